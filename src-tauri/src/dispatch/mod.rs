@@ -1,0 +1,84 @@
+//! Sends a step's assignments to whoever holds the experts and brings the partials home.
+//!
+//! Before: the backbone's router decided (expert, gate weight) for every row, and its decision is final.
+//! After: `backbone::combine` turns the sums into hidden state. The sum of a row does not depend on who
+//! computed what, because partials are integers on the row's grid.
+
+use std::future::Future;
+use std::pin::Pin;
+
+/// One routed expert of a row, as the router chose it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Route {
+    /// Expert index within the layer.
+    pub expert: u16,
+    /// Gate weight, ≥ 0.
+    pub weight: f32,
+}
+
+/// The routed-expert work of one layer and step.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MoeStep {
+    /// The layer.
+    pub layer: u16,
+    /// Rows.
+    pub rows: usize,
+    /// `rows × hidden`: output of the norm before the experts.
+    pub hidden: Vec<f32>,
+    /// Per row: root mean square of what entered that norm; it sets the row's grid.
+    pub rms: Vec<f32>,
+    /// `rows × experts_per_token`.
+    pub routes: Vec<Route>,
+}
+
+/// The weighted sum of a row's routed experts.
+#[derive(Clone, PartialEq, Debug)]
+pub enum RowSum {
+    /// `hidden` integers times 2^grid.
+    Exact {
+        /// Power of two.
+        grid: i8,
+        /// The sum.
+        sum: Vec<i32>,
+    },
+    /// `hidden` floats (float-weight experts, or a row that the exact form cannot hold).
+    Float(Vec<f32>),
+}
+
+/// Why a step cannot go on.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum DispatchError {
+    /// The router gave a weight that is no weight.
+    #[error("layer {layer}, row {row}: gate weight {weight} of expert {expert} is not a finite number ≥ 0")]
+    GateWeight {
+        /// Layer.
+        layer: u16,
+        /// Row.
+        row: usize,
+        /// Expert.
+        expert: u16,
+        /// The weight.
+        weight: f32,
+    },
+    /// An expert that the model does not have.
+    #[error("layer {layer} has no expert {expert}")]
+    NoExpert {
+        /// Layer.
+        layer: u16,
+        /// Expert.
+        expert: u16,
+    },
+    /// The process stops.
+    #[error("shutting down")]
+    Stopping,
+}
+
+/// The sums of a step's rows, once they are there.
+pub type Pending = Pin<Box<dyn Future<Output = Result<Vec<RowSum>, DispatchError>> + Send>>;
+
+/// Computes routed experts, here or far away.
+pub trait Dispatch: Send + Sync {
+    /// Sends what is remote at once; local work and waiting happen when the returned future is awaited, so that
+    /// the caller can do its own work in between.
+    fn begin(&self, step: MoeStep) -> Pending;
+}

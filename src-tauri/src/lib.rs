@@ -1,0 +1,24 @@
+//! Kvasir: anybody's hardware takes part in the live decode of a Mixture-of-Experts model.
+//!
+//! # Life of one token
+//! [`backbone`] embeds it and runs a layer's mixer and router → [`dispatch`] sends the layer's assignments out →
+//! [`hub`] owns the workers' sessions and meters them → [`gateway`] splices bytes to the public side →
+//! [`worker`] computes them with [`kernel`] → back the same way, where the backbone combines the partials →
+//! [`ledger`] records the work and credits it to a [`wallet`].
+
+pub mod backbone;
+pub mod dispatch;
+pub mod gateway;
+pub mod hub;
+pub mod kernel;
+pub mod ledger;
+pub mod model;
+pub mod net;
+pub mod wallet;
+pub mod wire;
+pub mod worker;
+
+pub mod clock;
+pub mod shutdown;
+pub mod telemetry;
+pub mod types;

@@ -1,0 +1,3 @@
+//! The `kvasir` program.
+
+fn main() {}

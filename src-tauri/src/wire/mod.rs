@@ -1,0 +1,11 @@
+//! Bytes ↔ types of everything that crosses a cable; no sockets here.
+//!
+//! The two ends of a leg meet in this module and never in each other. Wire numbers are permanent.
+//! **Promise:** every length is checked against a bound before anything is allocated, and every refusal is named.
+
+pub mod control;
+pub mod frame;
+pub mod handshake;
+pub mod work;
+
+pub use frame::{Frame, FrameError, Header, Kind};
