@@ -1,0 +1,4 @@
+//! What several integration tests share.
+
+pub mod gguf;
+pub mod one_layer;
