@@ -2,3 +2,4 @@
 
 pub mod gguf;
 pub mod one_layer;
+pub mod process;

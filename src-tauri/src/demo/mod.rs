@@ -1,0 +1,251 @@
+//! All roles in one process: decode locally and through workers, compare every bit, and get paid.
+//!
+//! The newcomer's first command, and the road's own end-to-end test. Both decodes advance in lockstep, so that the
+//! logits of every position are compared without keeping them.
+
+mod delay;
+pub mod network;
+mod report;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use report::{Chaos, LocalRun, RemoteRun, Report, WorkerPart};
+
+use crate::backbone::{self, Backbone, Want, argmax};
+use crate::dispatch::{LocalDispatch, Mode, NotReady};
+use crate::gateway::GatewayError;
+use crate::hub::HubError;
+use crate::kernel::ExpertCompute;
+use crate::ledger::{LedgerError, Rate};
+use crate::model::{Model, TokenizerError};
+use crate::net::peer::PeerError;
+use crate::net::tls::TlsError;
+use crate::types::{NanoKvr, units};
+use network::{Network, NetworkOptions};
+
+/// Longest wait for the workers to hold their slices.
+const READY: Duration = Duration::from_secs(60);
+/// Longest wait for the credit, once the decode is over.
+const CREDIT: Duration = Duration::from_secs(5);
+/// Between two looks at the accounts.
+const CREDIT_LOOK: Duration = Duration::from_millis(50);
+
+/// What to show.
+pub struct DemoOptions {
+    /// The model; it needs a tokenizer.
+    pub model: Arc<Model>,
+    /// Text to continue.
+    pub prompt: String,
+    /// Tokens to generate.
+    pub tokens: usize,
+    /// The backbone's kernel; the local run uses it too.
+    pub compute: Arc<dyn ExpertCompute>,
+    /// One worker each.
+    pub workers: Vec<Arc<dyn ExpertCompute>>,
+    /// Layers that workers may hold.
+    pub remote_layers: Vec<u16>,
+    /// Delay between the workers and the gateway, each way.
+    pub one_way: Duration,
+    /// Kill a worker in the middle.
+    pub chaos: bool,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant passes on the error of the part that it names")]
+pub enum DemoError {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("no randomness from the operating system: {0}")]
+    Random(getrandom::Error),
+    #[error("the model has no tokenizer: expected tokenizer data in the file or a tokenizer.json beside it")]
+    NoTokenizer,
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    Backbone(#[from] backbone::BackboneError),
+    #[error(transparent)]
+    Forward(#[from] backbone::ForwardError),
+    #[error(transparent)]
+    NotReady(#[from] NotReady),
+    #[error("asking the gateway for an account: {0}")]
+    Account(#[from] reqwest::Error),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    #[error(transparent)]
+    Gateway(#[from] GatewayError),
+    #[error("a role did not stop when it was told to")]
+    Stuck,
+}
+
+/// One of the two decodes.
+struct Decode {
+    backbone: Backbone,
+    sequence: backbone::Sequence,
+    tokens: Vec<u32>,
+    steps: Vec<Duration>,
+}
+
+impl Decode {
+    fn new(backbone: Backbone) -> Self {
+        let sequence = backbone.sequence();
+        Self { backbone, sequence, tokens: Vec::new(), steps: Vec::new() }
+    }
+
+    /// Runs one step and takes the most likely next token; gives the logits.
+    async fn step(&mut self, input: &[u32]) -> Result<backbone::Rows, DemoError> {
+        let start = Instant::now();
+        let logits = self.backbone.forward(&mut self.sequence, input, Want::Every).await?;
+        self.steps.push(start.elapsed());
+        self.tokens.push(argmax(logits.last().row(0)));
+        Ok(logits)
+    }
+
+    /// One-token steps per second; the prompt's step does not count.
+    fn tok_per_s(&self) -> f64 {
+        let decode: Duration = self.steps.iter().skip(1).sum();
+        if decode.is_zero() { 0.0 } else { (self.steps.len() - 1) as f64 / decode.as_secs_f64() }
+    }
+
+    /// How much longer the slowest one-token step took than the median one.
+    fn slowest_step_ms(&self) -> f64 {
+        let mut steps: Vec<Duration> = self.steps.iter().skip(1).copied().collect();
+        steps.sort_unstable();
+        let (Some(slowest), Some(median)) = (steps.last(), steps.get(steps.len() / 2)) else { return 0.0 };
+        (*slowest - *median).as_secs_f64() * 1e3
+    }
+}
+
+/// What comparing the logits found.
+struct Comparison {
+    bit_identical: bool,
+    cosine_min: f64,
+}
+
+impl Comparison {
+    fn add(&mut self, a: &backbone::Rows, b: &backbone::Rows) {
+        for (a, b) in a.iter().zip(b.iter()) {
+            self.bit_identical &= a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits());
+            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+            let norm = (dot(a, a) * dot(b, b)).sqrt();
+            let cosine = if norm == 0.0 { 1.0 } else { dot(a, b) / norm };
+            // Rounding may pass 1 by an ulp.
+            self.cosine_min = self.cosine_min.min(cosine.min(1.0));
+        }
+    }
+}
+
+/// Runs the demo; `progress` is told the number of tokens that are done.
+///
+/// # Errors
+/// Anything that keeps the demo from reaching its end. A run that ends badly is a [`Report`] with a failure.
+pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Result<Report, DemoError> {
+    let model = Arc::clone(&options.model);
+    let tokenizer = model.tokenizer.as_ref().ok_or(DemoError::NoTokenizer)?;
+    let prompt = tokenizer.encode(&options.prompt)?;
+    let worker_count = options.workers.len();
+
+    let local = LocalDispatch::new(Arc::clone(&model), Arc::clone(&options.compute), Mode::Exact);
+    let mut local = Decode::new(Backbone::new(Arc::clone(&model), Arc::new(local))?);
+    let mut network = Network::start(NetworkOptions {
+        model: Arc::clone(&model),
+        compute: options.compute,
+        workers: options.workers,
+        remote_layers: options.remote_layers.clone(),
+        one_way: options.one_way,
+    })
+    .await?;
+    network.dispatch.wait_ready(worker_count, READY).await?;
+    let slices: Vec<_> = (0..worker_count).map(|i| network.status(i)).collect();
+    let mut remote = Decode::new(Backbone::new(Arc::clone(&model), Arc::new(network.dispatch.clone()))?);
+
+    let mut comparison = Comparison { bit_identical: true, cosine_min: 1.0 };
+    let (mut local_input, mut remote_input) = (prompt.clone(), prompt.clone());
+    let mut kills = 0;
+    for done in 0..options.tokens {
+        if options.chaos && done == options.tokens / 2 {
+            network.kill(0);
+            kills += 1;
+        }
+        let logits = local.step(&local_input).await?;
+        comparison.add(&logits, &remote.step(&remote_input).await?);
+        local_input = local.tokens[done..].to_vec();
+        remote_input = remote.tokens[done..].to_vec();
+        progress(done + 1);
+    }
+
+    let used = network.dispatch.counts();
+    let statements = credited(&network, used.work_bytes).await?;
+    let workers = network.wallets().into_iter().zip(&statements).zip(slices);
+    let workers: Vec<WorkerPart> = workers
+        .map(|((wallet, statement), status)| WorkerPart {
+            wallet,
+            device: status.device,
+            slice: status.slice,
+            work_bytes: statement.work_bytes,
+        })
+        .collect();
+    network.stop().await?;
+
+    let work_bytes = statements.iter().map(|s| s.work_bytes).sum();
+    let credited: u64 = statements.iter().map(|s| s.pending_nano_kvr.0 + s.settled_nano_kvr.0).sum();
+    let identical = local.tokens.iter().zip(&remote.tokens).take_while(|(a, b)| a == b).count();
+    Ok(Report {
+        model: model.name.clone(),
+        prompt: options.prompt,
+        prompt_tokens: prompt.len(),
+        new_tokens: options.tokens,
+        tokens_identical: identical,
+        tokens_compared: local.tokens.len(),
+        argmax_match: local.tokens == remote.tokens,
+        logit_cosine_min: comparison.cosine_min,
+        logits_bit_identical: comparison.bit_identical,
+        work_bytes,
+        work_bytes_used: used.work_bytes,
+        raw_bytes: used.raw_bytes,
+        units: units(work_bytes),
+        credited_nano_kvr: credited,
+        pending_kvr: NanoKvr(credited).to_string(),
+        rate: Rate::default().0,
+        wallet: workers[0].wallet,
+        workers,
+        chaos: options.chaos.then(|| Chaos {
+            kills,
+            recomputed: used.recomputed,
+            added_latency_ms: remote.slowest_step_ms(),
+        }),
+        local: LocalRun { text: tokenizer.decode(&local.tokens)?, tok_per_s: local.tok_per_s(), tokens: local.tokens },
+        remote: RemoteRun {
+            text: tokenizer.decode(&remote.tokens)?,
+            tok_per_s: remote.tok_per_s(),
+            assignments_remote: used.assignments_remote,
+            assignments_local: used.assignments_local,
+            layers: options.remote_layers,
+            rtt_ms: options.one_way.as_secs_f64() * 2e3,
+            tokens: remote.tokens,
+        },
+    })
+}
+
+/// The wallets' accounts, once they hold `work_bytes` or the wait is over.
+async fn credited(network: &Network, work_bytes: u64) -> Result<Vec<crate::ledger::WalletStatement>, DemoError> {
+    let start = Instant::now();
+    loop {
+        let mut statements = Vec::new();
+        for wallet in network.wallets() {
+            statements.push(network.statement(wallet).await?);
+        }
+        let credited: u64 = statements.iter().map(|s| s.work_bytes).sum();
+        if credited >= work_bytes || start.elapsed() > CREDIT {
+            return Ok(statements);
+        }
+        tokio::time::sleep(CREDIT_LOOK).await;
+    }
+}

@@ -1,0 +1,243 @@
+//! All four roles in one process, on loopback, with throw-away keys: real listeners, real TLS, real accounts.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::{DemoError, delay};
+use crate::clock::{Clock, SystemClock};
+use crate::dispatch::{RemoteConfig, RemoteDispatch};
+use crate::gateway::{self, GatewayConfig, HubEndpoint};
+use crate::hub::{self, BackboneAddress, HubConfig};
+use crate::kernel::ExpertCompute;
+use crate::ledger::{Ledger, WalletStatement};
+use crate::model::{Manifest, Model};
+use crate::net::peer::PeerSecurity;
+use crate::net::tls::{self, TrialCertificates};
+use crate::shutdown::{self, Shutdown, ShutdownTrigger};
+use crate::types::PublicKey;
+use crate::wallet::Wallet;
+use crate::wire::handshake::HubIdentity;
+use crate::wire::signature::KeyPair;
+use crate::worker::{self, WorkerConfig, WorkerStatus};
+
+/// The name in the throw-away certificate.
+const HOST: &str = "localhost";
+/// How often the gateway asks the hub for new work: the demo's user waits for it.
+const POLL: Duration = Duration::from_millis(100);
+/// Memory that each worker offers; the placement decides what it holds.
+const WORKER_MEMORY: u64 = 64 << 30;
+/// A throw-away hub certificate outlives every demo.
+const CERTIFICATE_S: u64 = 24 * 3600;
+/// Longest wait for a role that was told to stop.
+const STOP: Duration = Duration::from_secs(10);
+
+/// What to build.
+pub struct NetworkOptions {
+    /// The model that is served.
+    pub model: Arc<Model>,
+    /// Computes what no worker does.
+    pub compute: Arc<dyn ExpertCompute>,
+    /// One worker each.
+    pub workers: Vec<Arc<dyn ExpertCompute>>,
+    /// Layers that workers may hold.
+    pub remote_layers: Vec<u16>,
+    /// Delay between the workers and the gateway, each way.
+    pub one_way: Duration,
+}
+
+/// A running network.
+pub struct Network {
+    /// The backbone's dispatch.
+    pub dispatch: RemoteDispatch,
+    workers: Vec<Worker>,
+    roles: Vec<(ShutdownTrigger, JoinHandle<Result<(), DemoError>>)>,
+    client: reqwest::Client,
+    public: String,
+    /// Ledgers, worker ids, receipts; removed with the network.
+    _state: TempDir,
+}
+
+struct Worker {
+    address: PublicKey,
+    status: watch::Receiver<WorkerStatus>,
+    stop: ShutdownTrigger,
+    task: JoinHandle<Result<(), worker::WorkerError>>,
+}
+
+async fn listen() -> Result<(TcpListener, std::net::SocketAddr), DemoError> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// A key pair of random bytes.
+fn key_pair() -> Result<KeyPair, DemoError> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(DemoError::Random)?;
+    Ok(KeyPair::from_seed(&seed))
+}
+
+impl Network {
+    /// Starts backbone listener, hub, gateway and the workers.
+    ///
+    /// # Errors
+    /// A listener, certificate or ledger that cannot be made.
+    pub async fn start(options: NetworkOptions) -> Result<Self, DemoError> {
+        let state = TempDir::with_prefix("kvasir-demo-")?;
+        let certificates = TrialCertificates::generate(&[HOST])?;
+        let ca = state.path().join("ca.pem");
+        std::fs::write(&ca, &certificates.ca_pem)?;
+        let mut roles = Vec::new();
+        let mut start = |run: Role| {
+            let (trigger, shutdown) = shutdown::channel();
+            roles.push((trigger, tokio::spawn(run(shutdown))));
+        };
+
+        let (backbone_key, hub_key, gateway_key) = (key_pair()?, key_pair()?, key_pair()?);
+        let (backbone_listener, backbone) = listen().await?;
+        let manifest = Arc::new(Manifest::of(&options.model));
+        let config = RemoteConfig {
+            peers: PeerSecurity::pinned(&backbone_key, &[hub_key.public()])?,
+            ..RemoteConfig::new(options.remote_layers)
+        };
+        let dispatch = RemoteDispatch::new(options.model, manifest, options.compute, config);
+        let serving = dispatch.clone();
+        start(Box::new(move |shutdown| Box::pin(async move {
+            serving.serve(backbone_listener, shutdown).await;
+            Ok(())
+        })));
+
+        let operator = key_pair()?;
+        let (hub_listener, hub) = listen().await?;
+        let config = HubConfig {
+            public_hosts: vec![HOST.to_owned()],
+            backbone: BackboneAddress { host: backbone.ip().to_string(), port: backbone.port() },
+            backbone_peers: PeerSecurity::pinned(&hub_key, &[backbone_key.public()])?,
+            gateway_peers: PeerSecurity::pinned(&hub_key, &[gateway_key.public()])?,
+            ..HubConfig::new(state.path().join("quarantine.json"))
+        };
+        let not_after = SystemClock::default().unix_ms() / 1000 + CERTIFICATE_S;
+        let identity = HubIdentity::issued_by(&operator, key_pair()?, not_after);
+        let meters = ledger(&state, "hub.db").await?;
+        start(Box::new(move |shutdown| Box::pin(async move {
+            Ok(hub::serve(hub_listener, config, identity, meters, shutdown).await?)
+        })));
+
+        let (gateway_listener, gateway) = listen().await?;
+        let endpoint = HubEndpoint { addr: hub, peers: PeerSecurity::pinned(&gateway_key, &[hub_key.public()])? };
+        let server = tls::server_config_from_pem(&certificates.cert_pem, &certificates.key_pem)?;
+        let config = GatewayConfig { poll_interval: POLL, ..GatewayConfig::new(server, vec![endpoint]) };
+        let accounts = ledger(&state, "gateway.db").await?;
+        start(Box::new(move |shutdown| Box::pin(async move {
+            Ok(gateway::serve(gateway_listener, config, accounts, shutdown).await?)
+        })));
+
+        let mut public = gateway.port();
+        if !options.one_way.is_zero() {
+            let (near, address) = listen().await?;
+            let one_way = options.one_way;
+            start(Box::new(move |shutdown| Box::pin(async move {
+                delay::serve(near, gateway, one_way, shutdown).await;
+                Ok(())
+            })));
+            public = address.port();
+        }
+
+        let mut workers = Vec::new();
+        for (index, compute) in options.workers.into_iter().enumerate() {
+            let home = state.path().join(format!("worker-{index}"));
+            workers.push(Worker::start(public, operator.public(), ca.clone(), home, compute)?);
+        }
+        let client = reqwest::Client::builder()
+            .tls_certs_only([reqwest::Certificate::from_pem(certificates.ca_pem.as_bytes())?])
+            .no_proxy()
+            .build()?;
+        let public = format!("https://{HOST}:{}", gateway.port());
+        Ok(Self { dispatch, workers, roles, client, public, _state: state })
+    }
+
+    /// The workers' wallets.
+    #[must_use]
+    pub fn wallets(&self) -> Vec<PublicKey> {
+        self.workers.iter().map(|w| w.address).collect()
+    }
+
+    /// What worker `index` shows of itself.
+    #[must_use]
+    pub fn status(&self, index: usize) -> WorkerStatus {
+        self.workers[index].status.borrow().clone()
+    }
+
+    /// Ends worker `index` at once, without a word to anybody.
+    pub fn kill(&mut self, index: usize) {
+        self.workers[index].task.abort();
+    }
+
+    /// What the gateway's public account of a wallet says.
+    ///
+    /// # Errors
+    /// A gateway that does not answer.
+    pub async fn statement(&self, wallet: PublicKey) -> Result<WalletStatement, DemoError> {
+        let url = format!("{}/v1/wallets/{wallet}", self.public);
+        Ok(self.client.get(url).send().await?.error_for_status()?.json().await?)
+    }
+
+    /// Stops workers first, then the roles from the public side inwards.
+    ///
+    /// # Errors
+    /// The first role that failed.
+    pub async fn stop(self) -> Result<(), DemoError> {
+        for worker in &self.workers {
+            worker.stop.fire();
+        }
+        for worker in self.workers {
+            // A killed worker ends as cancelled, which is what was asked for.
+            let _ = tokio::time::timeout(STOP, worker.task).await;
+        }
+        let mut result = Ok(());
+        for (trigger, task) in self.roles.into_iter().rev() {
+            trigger.fire();
+            let ended = match tokio::time::timeout(STOP, task).await {
+                Ok(Ok(ended)) => ended,
+                Ok(Err(_)) | Err(_) => Err(DemoError::Stuck),
+            };
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+/// Starts a role; it ends when its shutdown fires.
+type Role = Box<dyn FnOnce(Shutdown) -> std::pin::Pin<Box<dyn Future<Output = Result<(), DemoError>> + Send>>>;
+
+async fn ledger(state: &TempDir, name: &str) -> Result<Ledger, DemoError> {
+    Ok(Ledger::open(&format!("sqlite:{}", state.path().join(name).display())).await?)
+}
+
+impl Worker {
+    fn start(
+        port: u16,
+        operator: PublicKey,
+        ca: PathBuf,
+        home: PathBuf,
+        compute: Arc<dyn ExpertCompute>,
+    ) -> Result<Self, DemoError> {
+        let wallet = Wallet::generate().map_err(DemoError::Random)?;
+        let address = wallet.address();
+        let gateway = format!("wss://{HOST}:{port}{}", worker::PATH);
+        let config = WorkerConfig {
+            extra_ca: vec![ca],
+            ..WorkerConfig::new(vec![gateway], vec![operator], home, WORKER_MEMORY)
+        };
+        let (sender, status) = watch::channel(WorkerStatus::default());
+        let (stop, shutdown) = shutdown::channel();
+        let task = tokio::spawn(worker::run(config, Arc::new(wallet), compute, sender, shutdown));
+        Ok(Self { address, status, stop, task })
+    }
+}

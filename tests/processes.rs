@@ -1,0 +1,129 @@
+//! The four roles as four processes, exactly as README runs them.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::process::{Process, kvasir};
+
+const PROMPT: &str = "Once upon a time there was a";
+const TOKENS: usize = 120;
+
+/// The text of a local run.
+fn local_text(dir: &Path) -> String {
+    let args = ["generate", "--prompt", PROMPT, "--tokens", &TOKENS.to_string(), "--json"];
+    let output = kvasir(dir, &args).output().expect("generate runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document on stdout");
+    document["text"].as_str().expect("text").to_owned()
+}
+
+/// A client that trusts the gateway's trial authority.
+fn client(ca: &Path) -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let ca = reqwest::Certificate::from_pem(&std::fs::read(ca).expect("the authority's file")).expect("PEM");
+    reqwest::Client::builder().tls_certs_merge([ca]).build().expect("a client")
+}
+
+/// Streams a greedy completion and calls `on_token` after each event; gives the text.
+async fn stream(client: &reqwest::Client, api: &str, mut on_token: impl FnMut(usize)) -> String {
+    let body = json!({"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "stream": true});
+    let mut response =
+        client.post(format!("{api}/v1/completions")).body(body.to_string()).send().await.expect("an answer");
+    assert_eq!(response.status(), 200);
+    let (mut text, mut rest, mut events) = (String::new(), Vec::new(), 0);
+    while let Some(chunk) = response.chunk().await.expect("the stream goes on") {
+        rest.extend_from_slice(&chunk);
+        while let Some(end) = rest.windows(2).position(|w| w == b"\n\n") {
+            let event: Vec<u8> = rest.drain(..end + 2).collect();
+            let data = String::from_utf8(event).expect("UTF-8").trim().trim_start_matches("data: ").to_owned();
+            if data == "[DONE]" {
+                continue;
+            }
+            let event: Value = serde_json::from_str(&data).expect("JSON events");
+            text.push_str(event["choices"][0]["text"].as_str().expect("text"));
+            events += 1;
+            on_token(events);
+        }
+    }
+    text
+}
+
+struct Fleet {
+    backbone: Process,
+    hub: Process,
+    gateway: Process,
+    api: String,
+    public: String,
+    operator: String,
+}
+
+/// Backbone, hub and gateway, configured by `kvasir.toml` or by flags.
+fn fleet(dir: &Path) -> Fleet {
+    let mut backbone =
+        Process::start(dir, &["--headless", "backbone", "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"]);
+    let dispatch = backbone.after("listening for hubs on ");
+    let api = backbone.after("completions on ");
+    let toml = format!("[hub]\nlisten = \"127.0.0.1:0\"\nbackbone = \"{dispatch}\"\n");
+    std::fs::write(dir.join("kvasir.toml"), toml).expect("the file is written");
+    let mut hub = Process::start(dir, &["--headless", "hub", "--config", "kvasir.toml"]);
+    let operator = hub.after("operator key ");
+    let hub_address = hub.after("listening for gateways on ");
+    let args = ["--headless", "gateway", "--listen", "127.0.0.1:0", "--hub", &hub_address, "--tls-trial"];
+    let mut gateway = Process::start(dir, &args);
+    let public = gateway.after("listening on https://").rsplit_once(':').expect("a port").1.to_owned();
+    Fleet { backbone, hub, gateway, api, public: format!("localhost:{public}"), operator }
+}
+
+fn worker(dir: &Path, fleet: &Fleet, name: &str) -> (Process, String) {
+    let gateway = format!("wss://{}", fleet.public);
+    let args = [
+        ["--headless", "worker"],
+        ["--gateway", &gateway],
+        ["--ca", "kvasir-state/gateway/trial-ca.pem"],
+        ["--operator", &fleet.operator],
+        ["--state", name],
+    ];
+    let mut worker = Process::start(dir, &args.concat());
+    let wallet = worker.after("wallet ");
+    worker.after("serving ");
+    (worker, wallet)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_killed_in_the_middle_of_a_completion_changes_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let expected = local_text(dir.path());
+    let fleet = fleet(dir.path());
+    let (mut victim, _) = worker(dir.path(), &fleet, "worker-a");
+    let (survivor, wallet) = worker(dir.path(), &fleet, "worker-b");
+    let client = client(&dir.path().join("kvasir-state/gateway/trial-ca.pem"));
+
+    let text = stream(&client, &fleet.api, |events| {
+        if events == TOKENS / 3 {
+            victim.kill();
+        }
+    })
+    .await;
+    assert_eq!(text, expected);
+
+    // The survivor is paid for what it served, once; the poll may still be under way.
+    let url = format!("https://{}/v1/wallets/{wallet}", fleet.public);
+    let start = std::time::Instant::now();
+    let statement = loop {
+        let answer = client.get(&url).send().await.expect("an answer").text().await.expect("a body");
+        let statement: Value = serde_json::from_str(&answer).expect("JSON");
+        if statement["work_bytes"].as_u64() > Some(0) {
+            break statement;
+        }
+        assert!(start.elapsed().as_secs() < 30, "no credit: {statement}");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    };
+    let bytes = statement["work_bytes"].as_u64().expect("a number");
+    assert_eq!(statement["pending_nano_kvr"].as_u64(), Some(bytes * 7));
+
+    for process in [survivor, fleet.gateway, fleet.hub, fleet.backbone] {
+        let status = process.terminate();
+        assert_eq!(status.code(), Some(0), "a role that drains exits 0");
+    }
+}
