@@ -76,7 +76,7 @@ impl Context {
     }
 }
 
-/// An ed25519 key of a server or a session. A person's wallet is a [`crate::wallet::Wallet`] instead.
+/// An ed25519 key of a server or a session.
 #[derive(Clone)]
 pub struct KeyPair(SigningKey);
 
