@@ -1,1 +1,4 @@
-//! The kernel.
+//! The expert function, on whatever hardware there is.
+
+pub mod float;
+pub mod numerics;

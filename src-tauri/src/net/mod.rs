@@ -5,6 +5,7 @@
 
 pub mod bind;
 pub mod framed;
+pub mod head;
 pub mod tcp;
 pub mod tls;
 pub mod ws;
