@@ -9,6 +9,8 @@ use bytes::Bytes;
 
 /// Elements of a super-block of a quantised row.
 pub const SUPER_BLOCK: usize = 256;
+/// Elements that share a scale.
+const SCALE_BLOCK: usize = 16;
 /// Bytes of a super-block on the wire.
 pub const SUPER_BLOCK_BYTES: usize = 1 + 8 + SUPER_BLOCK;
 /// Largest hidden size that the exact numerics prove safe.
@@ -239,12 +241,11 @@ impl Dispatch {
 fn check_exact_rows(rows: &[u8], hidden: usize) -> Result<(), FrameError> {
     let tail = hidden % SUPER_BLOCK;
     if tail != 0 {
-        let (scales, values) = (1 + tail.div_ceil(32), 9 + tail);
         for row in rows.chunks_exact(super_blocks(hidden) * SUPER_BLOCK_BYTES) {
             let last = &row[row.len() - SUPER_BLOCK_BYTES..];
-            // Two scales share a byte: the high nibble is behind the end when the last 32 elements are half there.
-            let half = tail % 32 != 0 && tail % 32 <= 16 && last[scales - 1] >> 4 != 0;
-            if half || last[scales..9].iter().chain(&last[values..]).any(|b| *b != 0) {
+            let scale = |block: usize| last[1 + block / 2] >> (4 * (block % 2)) & 0xf;
+            let scaled = (tail.div_ceil(SCALE_BLOCK)..SUPER_BLOCK / SCALE_BLOCK).any(|block| scale(block) != 0);
+            if scaled || last[9 + tail..].iter().any(|q| *q != 0) {
                 return Err(body("elements behind the row's end", "zeros", "values"));
             }
         }
