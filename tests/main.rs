@@ -1,2 +1,4 @@
 //! All integration tests in one binary, so that they link once.
 mod tidy;
+
+mod model_files;
