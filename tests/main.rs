@@ -1,4 +1,5 @@
 //! All integration tests in one binary, so that they link once.
+mod ledger;
 mod tidy;
 
 mod model_files;
