@@ -2,5 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
 mod handshake;
+mod ledger;
+mod model_files;
 mod net;
 mod tidy;
