@@ -102,7 +102,7 @@ fn an_unknown_path_is_refused_by_name() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn dots_equal_the_specification(case in cases::dot_case(ROWS_PER_PASS)) {
