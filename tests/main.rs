@@ -1,4 +1,10 @@
 //! All integration tests in one binary, so that they link once.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
+
+mod handshake;
+mod ledger;
+mod model_files;
+mod net;
+mod processes;
 mod support;
 mod tidy;
-mod processes;
