@@ -292,6 +292,14 @@ pub enum LedgerCommand {
     },
 }
 
+/// Prints what can be typed, on stdout.
+///
+/// # Errors
+/// When stdout is closed.
+pub fn print_help() -> std::io::Result<()> {
+    <Cli as clap::CommandFactory>::command().print_help()
+}
+
 /// Which layers: `all`, or a list of numbers and inclusive ranges.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LayerSelection {

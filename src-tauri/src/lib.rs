@@ -7,8 +7,10 @@
 //! [`ledger`] records the work and credits it to a [`wallet`].
 
 pub mod backbone;
+pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod dispatch;
 pub mod gateway;
 pub mod hub;
@@ -16,6 +18,7 @@ pub mod kernel;
 pub mod ledger;
 pub mod model;
 pub mod net;
+pub mod run;
 pub mod wallet;
 pub mod wire;
 pub mod worker;

@@ -1,3 +1,19 @@
-//! The `kvasir` program.
+//! The `kvasir` program: parse, pick the mode, run, exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+use kvasir::cli::Cli;
+use kvasir::{run, telemetry};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    telemetry::init(if cli.headless.is_some() { "info" } else { "warn" });
+    match run::run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("kvasir: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -3,6 +3,7 @@
 //! The newcomer's first command, and the road's own end-to-end test. Both decodes advance in lockstep, so that the
 //! logits of every position are compared without keeping them.
 
+pub mod decode;
 mod delay;
 pub mod network;
 mod report;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub use report::{Chaos, LocalRun, RemoteRun, Report, WorkerPart};
 
-use crate::backbone::{self, Backbone, Want, argmax};
+use crate::backbone::{self, Backbone};
 use crate::dispatch::{LocalDispatch, Mode, NotReady};
 use crate::gateway::GatewayError;
 use crate::hub::HubError;
@@ -22,6 +23,7 @@ use crate::model::{Model, TokenizerError};
 use crate::net::peer::PeerError;
 use crate::net::tls::TlsError;
 use crate::types::{NanoKvr, units};
+use decode::{Comparison, Decode};
 use network::{Network, NetworkOptions};
 
 /// Longest wait for the workers to hold their slices.
@@ -85,63 +87,6 @@ pub enum DemoError {
     Stuck,
 }
 
-/// One of the two decodes.
-struct Decode {
-    backbone: Backbone,
-    sequence: backbone::Sequence,
-    tokens: Vec<u32>,
-    steps: Vec<Duration>,
-}
-
-impl Decode {
-    fn new(backbone: Backbone) -> Self {
-        let sequence = backbone.sequence();
-        Self { backbone, sequence, tokens: Vec::new(), steps: Vec::new() }
-    }
-
-    /// Runs one step and takes the most likely next token; gives the logits.
-    async fn step(&mut self, input: &[u32]) -> Result<backbone::Rows, DemoError> {
-        let start = Instant::now();
-        let logits = self.backbone.forward(&mut self.sequence, input, Want::Every).await?;
-        self.steps.push(start.elapsed());
-        self.tokens.push(argmax(logits.last().row(0)));
-        Ok(logits)
-    }
-
-    /// One-token steps per second; the prompt's step does not count.
-    fn tok_per_s(&self) -> f64 {
-        let decode: Duration = self.steps.iter().skip(1).sum();
-        if decode.is_zero() { 0.0 } else { (self.steps.len() - 1) as f64 / decode.as_secs_f64() }
-    }
-
-    /// How much longer the slowest one-token step took than the median one.
-    fn slowest_step_ms(&self) -> f64 {
-        let mut steps: Vec<Duration> = self.steps.iter().skip(1).copied().collect();
-        steps.sort_unstable();
-        let (Some(slowest), Some(median)) = (steps.last(), steps.get(steps.len() / 2)) else { return 0.0 };
-        (*slowest - *median).as_secs_f64() * 1e3
-    }
-}
-
-/// What comparing the logits found.
-struct Comparison {
-    bit_identical: bool,
-    cosine_min: f64,
-}
-
-impl Comparison {
-    fn add(&mut self, a: &backbone::Rows, b: &backbone::Rows) {
-        for (a, b) in a.iter().zip(b.iter()) {
-            self.bit_identical &= a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits());
-            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
-            let norm = (dot(a, a) * dot(b, b)).sqrt();
-            let cosine = if norm == 0.0 { 1.0 } else { dot(a, b) / norm };
-            // Rounding may pass 1 by an ulp.
-            self.cosine_min = self.cosine_min.min(cosine.min(1.0));
-        }
-    }
-}
-
 /// Runs the demo; `progress` is told the number of tokens that are done.
 ///
 /// # Errors
@@ -166,7 +111,7 @@ pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Resul
     let slices: Vec<_> = (0..worker_count).map(|i| network.status(i)).collect();
     let mut remote = Decode::new(Backbone::new(Arc::clone(&model), Arc::new(network.dispatch.clone()))?);
 
-    let mut comparison = Comparison { bit_identical: true, cosine_min: 1.0 };
+    let mut comparison = Comparison::default();
     let (mut local_input, mut remote_input) = (prompt.clone(), prompt.clone());
     let mut kills = 0;
     for done in 0..options.tokens {

@@ -1,0 +1,180 @@
+//! The one-shot commands.
+
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::{AnyError, all_threads, kernel, load_model, runtime, say};
+use crate::backbone::{Backbone, GenerateOptions, Sampling};
+use crate::bench;
+use crate::cli::{BenchCommand, DemoArgs, GenerateArgs, LayerSelection, LedgerCommand, ModelCommand, WalletCommand};
+use crate::demo::{self, DemoOptions};
+use crate::dispatch::{LocalDispatch, Mode};
+use crate::ledger::Ledger;
+use crate::model::{self, Model};
+use crate::wallet::{FileKeyStore, KeyStore, Wallet};
+
+/// `kvasir demo`.
+pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
+    let model = load_model(args.model.as_deref())?;
+    let one_way = one_way(args.rtt)?;
+    let options = DemoOptions {
+        remote_layers: layers(&args.remote_layers, &model)?,
+        prompt: args.prompt,
+        tokens: args.tokens as usize,
+        compute: kernel(args.device, all_threads())?,
+        workers: (0..args.workers).map(|_| kernel(args.device, 1)).collect::<Result<_, _>>()?,
+        one_way,
+        chaos: args.chaos,
+        model,
+    };
+    let bar = progress_bar(args.tokens.into(), "decoding locally and through workers");
+    let report = runtime()?.block_on(demo::run(options, |done| bar.set_position(done as u64)))?;
+    bar.finish_and_clear();
+    if args.json {
+        say(serde_json::to_string_pretty(&report)?)?;
+    } else {
+        say(&report)?;
+    }
+    match report.failure() {
+        None => Ok(ExitCode::SUCCESS),
+        Some(failure) => Err(failure.into()),
+    }
+}
+
+/// `kvasir generate`.
+pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
+    let model = load_model(args.model.as_deref())?;
+    let compute = kernel(crate::cli::Device::Cpu, all_threads())?;
+    let mode = if args.float { Mode::Float } else { Mode::Exact };
+    let dispatch = LocalDispatch::new(Arc::clone(&model), compute, mode);
+    let backbone = Backbone::new(Arc::clone(&model), Arc::new(dispatch))?;
+    let prompt = match (&args.ids, &args.prompt, &model.tokenizer) {
+        (Some(ids), ..) => ids.clone(),
+        (None, Some(text), Some(tokenizer)) => tokenizer.encode(text)?,
+        _ => return Err("the model has no tokenizer: expected --ids, got --prompt".into()),
+    };
+    let runtime = runtime()?;
+    if let Some(path) = &args.logits {
+        let record = runtime.block_on(backbone.record_logits(&prompt, args.tokens as usize))?;
+        std::fs::write(path, record.to_safetensors()?)?;
+        say(format_args!("{}", path.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let options = GenerateOptions {
+        max_tokens: args.tokens as usize,
+        sampling: Sampling {
+            temperature: args.temperature.unwrap_or(0.0),
+            top_p: args.top_p.unwrap_or(1.0),
+            top_k: args.top_k.unwrap_or(0) as usize,
+            seed: args.seed.unwrap_or(0),
+        },
+        stop_ids: model.hyper.eos_token_ids.clone(),
+    };
+    let bar = progress_bar(args.tokens.into(), "generating");
+    let generation = runtime.block_on(backbone.generate(&prompt, &options, |_| {
+        bar.inc(1);
+        ControlFlow::Continue(())
+    }))?;
+    bar.finish_and_clear();
+    if args.json {
+        say(json!({
+            "model": model.name,
+            "prompt_ids": prompt,
+            "tokens": generation.tokens,
+            "text": generation.text,
+            "finish": format!("{:?}", generation.finish).to_lowercase(),
+            "prefill_tok_per_s": generation.timing.prefill_tokens_per_s(),
+            "tok_per_s": generation.timing.decode_tokens_per_s(),
+        }))?;
+    } else if model.tokenizer.is_some() {
+        say(format_args!("{}{}", args.prompt.unwrap_or_default(), generation.text))?;
+    } else {
+        say(generation.tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(","))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `kvasir bench …`.
+pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
+    match command {
+        BenchCommand::Experts(args) => {
+            let found = bench::experts()?;
+            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
+        }
+        BenchCommand::Decode(args) => {
+            let model = load_model(args.model.as_deref())?;
+            let options = bench::DecodeOptions {
+                remote_layers: layers(&args.remote_layers, &model)?,
+                tokens: args.tokens as usize,
+                compute: kernel(crate::cli::Device::Cpu, all_threads())?,
+                workers: (0..args.workers)
+                    .map(|_| kernel(crate::cli::Device::Cpu, 1))
+                    .collect::<Result<_, _>>()?,
+                model,
+            };
+            let found = runtime()?.block_on(bench::decode(options))?;
+            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `kvasir model …`.
+pub fn model(command: ModelCommand) -> Result<ExitCode, AnyError> {
+    let ModelCommand::Inspect { path, json } = command;
+    let inspection = model::Inspection::of(&model::open(&path)?);
+    if json { say(serde_json::to_string_pretty(&inspection)?)? } else { say(&inspection)? }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `kvasir wallet …`.
+pub fn wallet(command: WalletCommand) -> Result<ExitCode, AnyError> {
+    match command {
+        WalletCommand::Create { state } => {
+            let store = FileKeyStore::new(&state);
+            if let Some(address) = store.list()?.first() {
+                return Err(format!("expected no wallet in {}, got {address}: show it instead", state.display()).into());
+            }
+            let wallet = Wallet::generate()?;
+            store.store(&wallet)?;
+            say(wallet.address())?;
+        }
+        WalletCommand::Show { state } => match FileKeyStore::new(&state).list()?.first() {
+            Some(address) => say(address)?,
+            None => return Err(format!("no wallet in {}: make one with kvasir wallet create", state.display()).into()),
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `kvasir ledger …`.
+pub fn ledger(command: LedgerCommand) -> Result<ExitCode, AnyError> {
+    let LedgerCommand::Check { ledger } = command;
+    let report = runtime()?.block_on(async { Ledger::open(&ledger).await?.check().await })?;
+    say(&report)?;
+    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The chosen layers of `model`.
+pub(super) fn layers(selection: &LayerSelection, model: &Model) -> Result<Vec<u16>, AnyError> {
+    let count = model.hyper.layers;
+    selection.resolve(count).map_err(|got| format!("--remote-layers: expected layers below {count}, got {got}").into())
+}
+
+/// Half of `--rtt`.
+fn one_way(rtt_ms: f64) -> Result<Duration, AnyError> {
+    if !(0.0..=10_000.0).contains(&rtt_ms) {
+        return Err(format!("--rtt: expected 0 to 10000 ms, got {rtt_ms}").into());
+    }
+    Ok(Duration::from_secs_f64(rtt_ms / 2e3))
+}
+
+fn progress_bar(length: u64, what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos}/{len}");
+    ProgressBar::new(length).with_message(what).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}

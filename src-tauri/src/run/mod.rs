@@ -1,0 +1,73 @@
+//! The composition root: builds the parts of each mode and hands them to each other.
+//!
+//! Data goes to stdout, everything else to stderr. Exit codes: 0 fine, 1 failed, 2 usage.
+
+mod commands;
+mod roles;
+
+use std::error::Error;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use crate::cli::{Cli, Command, Device};
+use crate::kernel::{CpuKernel, CpuPath, ExpertCompute};
+use crate::model::{self, Model};
+
+/// Any error, on its way to the person who typed the command.
+pub type AnyError = Box<dyn Error + Send + Sync>;
+
+/// A mistake in what was typed that only became clear later.
+const USAGE: u8 = 2;
+
+/// Does what the command line says.
+///
+/// # Errors
+/// Whatever went wrong, for stderr.
+pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
+    match (cli.headless, cli.command) {
+        (Some(role), _) => runtime()?.block_on(roles::run(role, &cli.flags)).map(|()| ExitCode::SUCCESS),
+        (None, Some(Command::Demo(args))) => commands::demo(args),
+        (None, Some(Command::Generate(args))) => commands::generate(args),
+        (None, Some(Command::Bench(command))) => commands::bench(command),
+        (None, Some(Command::Model(command))) => commands::model(command),
+        (None, Some(Command::Wallet(command))) => commands::wallet(command),
+        (None, Some(Command::Ledger(command))) => commands::ledger(command),
+        (None, None) => {
+            crate::cli::print_help()?;
+            Ok(ExitCode::from(USAGE))
+        }
+    }
+}
+
+/// The one async runtime of the process. Two threads at least, so that a role's network goes on beside its timers.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
+}
+
+/// The model at `path`, or the embedded one.
+fn load_model(path: Option<&Path>) -> Result<Arc<Model>, model::ModelError> {
+    path.map_or_else(model::embedded, model::open).map(Arc::new)
+}
+
+/// The kernel of `device` with `threads` threads.
+fn kernel(device: Device, threads: usize) -> Result<Arc<dyn ExpertCompute>, AnyError> {
+    if device == Device::Gpu {
+        return Err("expected a GPU that can compute experts, got none: use --device cpu or auto".into());
+    }
+    Ok(Arc::new(CpuKernel::new(CpuPath::detect()?, threads)?))
+}
+
+/// All processors.
+fn all_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// One line, or one document, on stdout.
+fn say(line: impl std::fmt::Display) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}

@@ -1,0 +1,180 @@
+//! The server roles as processes: bind, say what was bound, serve until SIGTERM, drain.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::{AnyError, all_threads, kernel, load_model, say};
+use crate::backbone::{Backbone, api};
+use crate::cli::{Device, Role, RoleFlags};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{self, File, Peers, Tls};
+use crate::dispatch::{RemoteConfig, RemoteDispatch};
+use crate::gateway::{self, GatewayConfig, HubEndpoint};
+use crate::hub::{self, BackboneAddress, HubConfig};
+use crate::ledger::Ledger;
+use crate::model::Manifest;
+use crate::net::bind;
+use crate::net::peer::PeerSecurity;
+use crate::net::tls::{self, TrialCertificates};
+use crate::shutdown::{self, Shutdown};
+use crate::wallet::{FileKeyStore, KeyStore, Wallet, keyfile};
+use crate::wire::handshake::HubIdentity;
+use crate::worker::{self, Phase, Source, WorkerConfig, WorkerStatus};
+
+/// Flag that lets hub and backbone listen where strangers reach them.
+const ALLOW_PUBLIC: &str = "--allow-public";
+/// A hub certificate outlives every run of its hub: it is issued anew at each start, by the operator key beside it, so
+/// an early end would only stop a hub that runs for long.
+const HUB_CERTIFICATE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Runs `role` until SIGTERM.
+///
+/// # Errors
+/// What keeps the role from starting, or from ending well.
+pub async fn run(role: Role, flags: &RoleFlags) -> Result<(), AnyError> {
+    let file = File::read(flags.config.as_deref())?;
+    let (trigger, shutdown) = shutdown::channel();
+    tokio::spawn(async move {
+        // Without signals the process can still be killed; the roles are built for that too.
+        if let Err(error) = shutdown::termination().await {
+            tracing::warn!(%error, "cannot listen for SIGTERM");
+            std::future::pending::<()>().await;
+        }
+        trigger.fire();
+    });
+    match role {
+        Role::Backbone => backbone(config::Backbone::new(flags, file)?, shutdown).await,
+        Role::Hub => hub(config::Hub::new(flags, file)?, shutdown).await,
+        Role::Gateway => gateway(config::Gateway::new(flags, file)?, shutdown).await,
+        Role::Worker => worker(config::Worker::new(flags, file)?, shutdown).await,
+    }
+}
+
+/// The trust between our own servers, and our own key for their configuration.
+fn peer_security(peers: &Peers) -> Result<PeerSecurity, AnyError> {
+    let Some(path) = &peers.key_file else { return Ok(PeerSecurity::Loopback) };
+    let own = keyfile::load_or_create(path)?;
+    say(format_args!("peer key {}", own.public()))?;
+    Ok(PeerSecurity::pinned(&own, &peers.trusted)?)
+}
+
+async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), AnyError> {
+    let model = load_model(config.model.as_deref())?;
+    let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
+    let compute = kernel(Device::Auto, all_threads())?;
+    let manifest = Arc::new(Manifest::of(&model));
+    let remote = RemoteConfig { peers: peer_security(&config.peers)?, ..RemoteConfig::new(remote_layers) };
+    let dispatch = RemoteDispatch::new(Arc::clone(&model), manifest, compute, remote);
+    let backbone = Arc::new(Backbone::new(Arc::clone(&model), Arc::new(dispatch.clone()))?);
+
+    let hubs = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;
+    let clients = bind::listen_private(config.api, config.allow_public, ALLOW_PUBLIC).await?;
+    say(format_args!("model {}", model.name))?;
+    say(format_args!("listening for hubs on {}", hubs.local_addr()?))?;
+    say(format_args!("completions on http://{}", clients.local_addr()?))?;
+    let (served, ()) = tokio::join!(api::serve(clients, backbone, shutdown.clone()), dispatch.serve(hubs, shutdown));
+    Ok(served?)
+}
+
+async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
+    std::fs::create_dir_all(&config.state)?;
+    let operator = keyfile::load_or_create(&config.state.join("operator.key"))?;
+    let key = keyfile::load_or_create(&config.state.join("hub.key"))?;
+    let not_after = Duration::from_millis(SystemClock::default().unix_ms()) + HUB_CERTIFICATE;
+    let identity = HubIdentity::issued_by(&operator, key, not_after.as_secs());
+    let peers = peer_security(&config.peers)?;
+    let ledger = Ledger::open(&config.ledger).await?;
+    let hub = HubConfig {
+        public_hosts: config.public_hosts,
+        backbone: BackboneAddress { host: config.backbone.ip().to_string(), port: config.backbone.port() },
+        backbone_peers: peers.clone(),
+        gateway_peers: peers,
+        ..HubConfig::new(config.state.join("quarantine.json"))
+    };
+    let listener = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;
+    say(format_args!("operator key {}", operator.public()))?;
+    say(format_args!("listening for gateways on {}", listener.local_addr()?))?;
+    Ok(hub::serve(listener, hub, identity, ledger, shutdown).await?)
+}
+
+async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyError> {
+    std::fs::create_dir_all(&config.state)?;
+    let server = match &config.tls {
+        Tls::Files { cert, key } => tls::server_config(cert, key)?,
+        Tls::Trial => trial_certificates(&config.state, &config.public_hosts)?,
+    };
+    let peers = peer_security(&config.peers)?;
+    let hubs = config.hubs.iter().map(|addr| HubEndpoint { addr: *addr, peers: peers.clone() }).collect();
+    let ledger = Ledger::open(&config.ledger).await?;
+    let listener = bind::listen(config.listen).await?;
+    say(format_args!("listening on https://{}", listener.local_addr()?))?;
+    Ok(gateway::serve(listener, GatewayConfig::new(server, hubs), ledger, shutdown).await?)
+}
+
+/// A throw-away authority and certificate; the authority's file is what workers are given as `--ca`.
+fn trial_certificates(state: &Path, hosts: &[String]) -> Result<Arc<rustls::ServerConfig>, AnyError> {
+    let names: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let made = TrialCertificates::generate(&names)?;
+    let ca = state.join("trial-ca.pem");
+    std::fs::write(&ca, &made.ca_pem)?;
+    say(format_args!("trial certificate authority in {}", ca.display()))?;
+    Ok(tls::server_config_from_pem(&made.cert_pem, &made.key_pem)?)
+}
+
+async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
+    std::fs::create_dir_all(&config.state)?;
+    let store = FileKeyStore::new(&config.state);
+    let wallet = match store.list()?.first() {
+        Some(address) => store.load(*address)?,
+        None => {
+            let wallet = Wallet::generate()?;
+            store.store(&wallet)?;
+            wallet
+        }
+    };
+    let compute = kernel(config.device, all_threads())?;
+    say(format_args!("wallet {}", wallet.address()))?;
+    say(format_args!("device {}", compute.device()))?;
+    let source = match &config.model {
+        Some(path) => Source::LocalModel(load_model(Some(path))?),
+        None => Source::Fetch,
+    };
+    let worker = WorkerConfig {
+        extra_ca: config.ca.into_iter().collect(),
+        source,
+        ..WorkerConfig::new(config.gateways, config.operators, config.state, config.memory_bytes)
+    };
+    let (sender, status) = watch::channel(WorkerStatus::default());
+    let narrator = tokio::spawn(narrate(status));
+    worker::run(worker, Arc::new(wallet), compute, sender, shutdown).await?;
+    Ok(narrator.await??)
+}
+
+/// Prints each change of what the worker is doing.
+async fn narrate(mut status: watch::Receiver<WorkerStatus>) -> std::io::Result<()> {
+    let mut last = String::new();
+    loop {
+        let line = {
+            let status = status.borrow_and_update();
+            match &status.phase {
+                Phase::Starting => "starting".to_owned(),
+                Phase::Connecting { gateway } => format!("connecting to {gateway}"),
+                Phase::Offered => "connected, waiting for a slice".to_owned(),
+                Phase::Fetching { total, .. } => format!("fetching experts, {total} bytes"),
+                Phase::Serving => format!("serving {}", status.slice),
+                Phase::Waiting { reason, retry_ms } => format!("not connected: {reason}; next try in {retry_ms} ms"),
+                Phase::Stopped => "stopped".to_owned(),
+            }
+        };
+        if line != last {
+            say(&line)?;
+            last = line;
+        }
+        if status.changed().await.is_err() {
+            return Ok(());
+        }
+    }
+}

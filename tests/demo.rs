@@ -1,0 +1,220 @@
+//! The whole road in one process: identical tokens, identical bits, exact pay, and what happens when a worker lies.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kvasir::backbone::Backbone;
+use kvasir::demo::decode::Decode;
+use kvasir::demo::network::{Network, NetworkOptions};
+use kvasir::demo::{self, DemoOptions, Report};
+use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
+use kvasir::ledger::WalletStatement;
+use kvasir::model::{self, BlockType, Data, Model};
+use serde_json::Value;
+
+use crate::support::faults::{Fault, Faulty, Gate};
+use crate::support::one_layer::OneLayer;
+use crate::support::process::kvasir;
+
+/// Nano-KVR per work byte.
+const RATE: u64 = 7;
+const TOP_K: u64 = 4;
+const LAYERS: u64 = 4;
+const HIDDEN_BYTES: u64 = 4 * 256;
+
+fn kernel(path: CpuPath) -> Arc<dyn ExpertCompute> {
+    Arc::new(CpuKernel::new(path, 1).unwrap())
+}
+
+fn options(workers: Vec<Arc<dyn ExpertCompute>>, tokens: usize) -> DemoOptions {
+    DemoOptions {
+        model: Arc::new(model::embedded().unwrap()),
+        prompt: "The wolf said to the".to_owned(),
+        tokens,
+        compute: kernel(CpuPath::detect().unwrap()),
+        workers,
+        remote_layers: vec![0, 1, 2, 3],
+        one_way: Duration::ZERO,
+        chaos: false,
+    }
+}
+
+/// Runs the program's demo and gives its JSON document.
+fn demo_json(args: &[&str]) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let output = kvasir(dir.path(), &[&["demo", "--json"], args].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON document on stdout and nothing else")
+}
+
+/// Asserts what every honest run must show; gives the assignments.
+fn assert_honest(report: &Value, layers: u64) -> u64 {
+    let number = |path: &str| report.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path}"));
+    let tokens = number("/new_tokens");
+    assert_eq!(number("/tokens_identical"), tokens);
+    assert_eq!(number("/tokens_compared"), tokens);
+    assert_eq!(report["argmax_match"], true);
+    assert_eq!(report["logits_bit_identical"], true);
+    assert_eq!(report["local"]["tokens"], report["remote"]["tokens"]);
+    assert_eq!(report["local"]["text"], report["remote"]["text"]);
+    assert_eq!(number("/remote/assignments_local"), 0, "no fault, no local work in remote layers");
+    let rows = number("/prompt_tokens") + tokens - 1;
+    let assignments = number("/remote/assignments_remote");
+    assert_eq!(assignments, rows * TOP_K * layers);
+    assert_eq!(number("/work_bytes"), assignments * HIDDEN_BYTES);
+    assert_eq!(number("/credited_nano_kvr"), number("/work_bytes") * RATE);
+    let parts = report["workers"].as_array().unwrap().iter().map(|w| w["work_bytes"].as_u64().unwrap());
+    assert_eq!(parts.sum::<u64>(), number("/work_bytes"));
+    assignments
+}
+
+#[test]
+fn the_demo_decodes_identically_and_pays_exactly() {
+    let report = demo_json(&["--tokens", "8"]);
+    assert_honest(&report, LAYERS);
+    assert_eq!(report["workers"].as_array().unwrap().len(), 2);
+    for field in ["model", "prompt", "units", "pending_kvr", "wallet"] {
+        assert!(report[field].is_string(), "{field}");
+    }
+    for field in ["raw_bytes", "logit_cosine_min"] {
+        assert!(report[field].is_number(), "{field}");
+    }
+    for field in ["tok_per_s", "rtt_ms"] {
+        assert!(report["remote"][field].is_number(), "{field}");
+    }
+    assert!(report["local"]["tok_per_s"].is_number());
+    assert_eq!(report["remote"]["layers"], serde_json::json!([0, 1, 2, 3]));
+    for field in ["wallet", "device", "slice"] {
+        assert!(report["workers"][0][field].is_string(), "{field}");
+    }
+    assert!(report.get("kills").is_none());
+}
+
+#[test]
+fn workers_layers_distance_and_length_change_no_token() {
+    let far = demo_json(&["--workers", "3", "--remote-layers", "all", "--rtt", "13", "--tokens", "6"]);
+    assert_honest(&far, LAYERS);
+    assert_eq!(far["remote"]["rtt_ms"], 13.0);
+    assert_honest(&demo_json(&["--tokens", "1"]), LAYERS);
+    assert_honest(&demo_json(&["--tokens", "4", "--remote-layers", "0", "--workers", "3"]), 1);
+    assert_honest(&demo_json(&["--tokens", "4", "--remote-layers", "1-2"]), 2);
+}
+
+#[test]
+fn a_killed_worker_is_seen_in_the_numbers_and_nowhere_else() {
+    let report = demo_json(&["--tokens", "12", "--chaos"]);
+    assert_eq!(report["logits_bit_identical"], true);
+    assert_eq!(report["tokens_identical"], 12);
+    assert_eq!(report["kills"], 1);
+    assert!(report["recomputed"].is_u64() && report["added_latency_ms"].is_number());
+    assert_eq!(report["credited_nano_kvr"].as_u64(), report["work_bytes"].as_u64().map(|b| b * RATE));
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let failed = |args: &[&str]| {
+        let output = kvasir(dir.path(), args).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, message) = failed(&["demo", "--remote-layers", "9"]);
+    assert_eq!(code, Some(1));
+    assert!(message.contains("layers below 4"), "{message}");
+    assert_eq!(failed(&["demo", "--workers", "0"]).0, Some(2));
+    assert_eq!(failed(&["demo", "--rtt", "-1"]).0, Some(2));
+    assert_eq!(failed(&[]).0, Some(2));
+    let (code, message) = failed(&["generate", "--model", "/nonexistent.gguf", "--prompt", "a"]);
+    assert_eq!(code, Some(1));
+    assert!(message.contains("/nonexistent.gguf"), "{message}");
+}
+
+async fn run(options: DemoOptions) -> Report {
+    demo::run(options, |_| {}).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_worker_on_each_cpu_path_gives_the_same_bits() {
+    let paths = CpuPath::supported();
+    let workers = paths.iter().map(|p| kernel(*p)).collect();
+    let report = run(options(workers, 6)).await;
+    assert_eq!(report.failure(), None);
+    assert_eq!(report.workers.len(), paths.len());
+    for worker in &report.workers {
+        assert!(worker.work_bytes > 0, "{} on {} served nothing", worker.wallet, worker.device);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_wrong_integer_in_one_partial_fails_the_demo() {
+    let inner = kernel(CpuPath::detect().unwrap());
+    let faulty = Faulty { inner, hidden: 256, fault: Fault::OneOff(Mutex::new(false)) };
+    let report = run(options(vec![Arc::new(faulty)], 2)).await;
+    assert!(!report.logits_bit_identical);
+    assert!(report.failure().is_some_and(|f| f.contains("partial")), "{:?}", report.failure());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_never_answers_fails_the_demo_without_changing_a_token() {
+    let gate = Arc::new(Gate::default());
+    let inner = kernel(CpuPath::detect().unwrap());
+    let faulty = Faulty { inner, hidden: 256, fault: Fault::Silent(Arc::clone(&gate)) };
+    let report = run(options(vec![Arc::new(faulty)], 3)).await;
+    gate.open();
+    assert_eq!(report.remote.assignments_remote, 0);
+    assert!(report.argmax_match && report.logits_bit_identical);
+    assert_eq!((report.work_bytes, report.credited_nano_kvr), (0, 0));
+    assert!(report.failure().is_some_and(|f| f.contains("no assignment")), "{:?}", report.failure());
+}
+
+/// Sends `positions` through the real road in one step and gives the wallet's account and the frames' bytes.
+async fn served(model: OneLayer, positions: usize) -> (WalletStatement, u64) {
+    let model: Arc<Model> = Arc::new(model::from_gguf("one layer", Data::from(model.gguf())).unwrap());
+    let compute = kernel(CpuPath::detect().unwrap());
+    let network = Network::start(NetworkOptions {
+        model: Arc::clone(&model),
+        compute: Arc::clone(&compute),
+        workers: vec![compute],
+        remote_layers: vec![0],
+        one_way: Duration::ZERO,
+    })
+    .await
+    .unwrap();
+    network.dispatch.wait_ready(1, Duration::from_secs(60)).await.unwrap();
+    let mut decode = Decode::new(Backbone::new(model, Arc::new(network.dispatch.clone())).unwrap());
+    let prompt: Vec<u32> = (0..positions as u32).collect();
+    decode.step(&prompt).await.unwrap();
+    let counts = network.dispatch.counts();
+    assert_eq!(counts.assignments_local, 0);
+    let wallet = network.wallets()[0];
+    let start = std::time::Instant::now();
+    let statement = loop {
+        let statement = network.statement(wallet).await.unwrap();
+        if statement.work_bytes >= counts.work_bytes || start.elapsed() > Duration::from_secs(20) {
+            break statement;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    network.stop().await.unwrap();
+    (statement, counts.raw_bytes)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thirteen_positions_of_eight_experts_at_width_3072_earn_the_published_sum_in_any_encoding() {
+    let exact = OneLayer {
+        hidden: 3072,
+        intermediate: 256,
+        experts: 12,
+        experts_per_token: 8,
+        experts_type: BlockType::Q4_K,
+    };
+    // Float experts travel as f32 rows and unweighted partials: far more bytes for the same work.
+    let float = OneLayer { experts_type: BlockType::F32, ..exact };
+    let (exact, exact_bytes) = served(exact, 13).await;
+    let (float, float_bytes) = served(float, 13).await;
+    for account in [&exact, &float] {
+        assert_eq!(account.work_bytes, 1_277_952);
+        assert_eq!(account.pending_nano_kvr.0, 8_945_664);
+        assert_eq!(account.pending_kvr, "0.00895");
+    }
+    assert!(float_bytes > 2 * exact_bytes, "{float_bytes} against {exact_bytes}");
+}
