@@ -2,3 +2,4 @@
 
 pub mod float;
 pub mod numerics;
+pub mod quant;
