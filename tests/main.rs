@@ -2,10 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
 mod demo;
+mod goldens;
 mod handshake;
 mod ledger;
 mod model_files;
 mod net;
 mod processes;
+mod reference;
 mod support;
 mod tidy;
