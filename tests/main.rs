@@ -5,4 +5,6 @@ mod handshake;
 mod ledger;
 mod model_files;
 mod net;
+mod peer;
 mod tidy;
+mod wallet;
