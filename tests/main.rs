@@ -8,6 +8,8 @@ mod ledger;
 mod model_files;
 mod net;
 mod processes;
+mod peer;
 mod reference;
 mod support;
 mod tidy;
+mod wallet;
