@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::demo::network::{Network, NetworkOptions};
+use crate::backbone::Backbone;
 use crate::demo::DemoError;
 use crate::demo::decode::Decode;
-use crate::backbone::Backbone;
+use crate::demo::network::{Network, NetworkOptions};
 use crate::dispatch::{LocalDispatch, Mode};
 use crate::kernel::{ExpertCompute, ExpertSource, KernelError};
 use crate::model::Model;
@@ -91,9 +91,10 @@ fn p50_ms(times: &mut [Duration]) -> f64 {
 /// A network that does not come up, or a step that fails.
 pub async fn decode(options: DecodeOptions) -> Result<DecodeBench, DemoError> {
     let calls = Arc::new(Mutex::new(Vec::new()));
-    let workers = options.workers.into_iter().map(|inner| {
-        Arc::new(Timed { inner, calls: Arc::clone(&calls) }) as Arc<dyn ExpertCompute>
-    });
+    let workers = options
+        .workers
+        .into_iter()
+        .map(|inner| Arc::new(Timed { inner, calls: Arc::clone(&calls) }) as Arc<dyn ExpertCompute>);
     let model = options.model;
     let network = Network::start(NetworkOptions {
         model: Arc::clone(&model),

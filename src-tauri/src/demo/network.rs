@@ -76,13 +76,6 @@ async fn listen() -> Result<(TcpListener, std::net::SocketAddr), DemoError> {
     Ok((listener, address))
 }
 
-/// A key pair of random bytes.
-fn key_pair() -> Result<KeyPair, DemoError> {
-    let mut seed = [0; 32];
-    getrandom::fill(&mut seed).map_err(DemoError::Random)?;
-    Ok(KeyPair::from_seed(&seed))
-}
-
 impl Network {
     /// Starts backbone listener, hub, gateway and the workers.
     ///
@@ -99,7 +92,8 @@ impl Network {
             roles.push((trigger, tokio::spawn(run(shutdown))));
         };
 
-        let (backbone_key, hub_key, gateway_key) = (key_pair()?, key_pair()?, key_pair()?);
+        let keys = || KeyPair::generate().map_err(DemoError::Random);
+        let (backbone_key, hub_key, gateway_key) = (keys()?, keys()?, keys()?);
         let (backbone_listener, backbone) = listen().await?;
         let manifest = Arc::new(Manifest::of(&options.model));
         let config = RemoteConfig {
@@ -108,12 +102,14 @@ impl Network {
         };
         let dispatch = RemoteDispatch::new(options.model, manifest, options.compute, config);
         let serving = dispatch.clone();
-        start(Box::new(move |shutdown| Box::pin(async move {
-            serving.serve(backbone_listener, shutdown).await;
-            Ok(())
-        })));
+        start(Box::new(move |shutdown| {
+            Box::pin(async move {
+                serving.serve(backbone_listener, shutdown).await;
+                Ok(())
+            })
+        }));
 
-        let operator = key_pair()?;
+        let operator = keys()?;
         let (hub_listener, hub) = listen().await?;
         let config = HubConfig {
             public_hosts: vec![HOST.to_owned()],
@@ -123,29 +119,31 @@ impl Network {
             ..HubConfig::new(state.path().join("quarantine.json"))
         };
         let not_after = SystemClock::default().unix_ms() / 1000 + CERTIFICATE_S;
-        let identity = HubIdentity::issued_by(&operator, key_pair()?, not_after);
+        let identity = HubIdentity::issued_by(&operator, keys()?, not_after);
         let meters = ledger(&state, "hub.db").await?;
-        start(Box::new(move |shutdown| Box::pin(async move {
-            Ok(hub::serve(hub_listener, config, identity, meters, shutdown).await?)
-        })));
+        start(Box::new(move |shutdown| {
+            Box::pin(async move { Ok(hub::serve(hub_listener, config, identity, meters, shutdown).await?) })
+        }));
 
         let (gateway_listener, gateway) = listen().await?;
         let endpoint = HubEndpoint { addr: hub, peers: PeerSecurity::pinned(&gateway_key, &[hub_key.public()])? };
         let server = tls::server_config_from_pem(&certificates.cert_pem, &certificates.key_pem)?;
         let config = GatewayConfig { poll_interval: POLL, ..GatewayConfig::new(server, vec![endpoint]) };
         let accounts = ledger(&state, "gateway.db").await?;
-        start(Box::new(move |shutdown| Box::pin(async move {
-            Ok(gateway::serve(gateway_listener, config, accounts, shutdown).await?)
-        })));
+        start(Box::new(move |shutdown| {
+            Box::pin(async move { Ok(gateway::serve(gateway_listener, config, accounts, shutdown).await?) })
+        }));
 
         let mut public = gateway.port();
         if !options.one_way.is_zero() {
             let (near, address) = listen().await?;
             let one_way = options.one_way;
-            start(Box::new(move |shutdown| Box::pin(async move {
-                delay::serve(near, gateway, one_way, shutdown).await;
-                Ok(())
-            })));
+            start(Box::new(move |shutdown| {
+                Box::pin(async move {
+                    delay::serve(near, gateway, one_way, shutdown).await;
+                    Ok(())
+                })
+            }));
             public = address.port();
         }
 

@@ -182,7 +182,11 @@ impl fmt::Display for Report {
             self.units, self.credited_nano_kvr, self.pending_kvr
         )?;
         for worker in &self.workers {
-            writeln!(f, "           {}  {} bytes  {}  {}", worker.wallet, worker.work_bytes, worker.device, worker.slice)?;
+            writeln!(
+                f,
+                "           {}  {} bytes  {}  {}",
+                worker.wallet, worker.work_bytes, worker.device, worker.slice
+            )?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The one-shot commands.
 
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::demo::{self, DemoOptions};
 use crate::dispatch::{LocalDispatch, Mode};
 use crate::ledger::Ledger;
 use crate::model::{self, Model};
-use crate::wallet::{FileKeyStore, KeyStore, Wallet};
+use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
 
 /// `kvasir demo`.
 pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
@@ -112,9 +113,7 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
                 remote_layers: layers(&args.remote_layers, &model)?,
                 tokens: args.tokens as usize,
                 compute: kernel(crate::cli::Device::Cpu, all_threads())?,
-                workers: (0..args.workers)
-                    .map(|_| kernel(crate::cli::Device::Cpu, 1))
-                    .collect::<Result<_, _>>()?,
+                workers: (0..args.workers).map(|_| kernel(crate::cli::Device::Cpu, 1)).collect::<Result<_, _>>()?,
                 model,
             };
             let found = runtime()?.block_on(bench::decode(options))?;
@@ -128,28 +127,38 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
 pub fn model(command: ModelCommand) -> Result<ExitCode, AnyError> {
     let ModelCommand::Inspect { path, json } = command;
     let inspection = model::Inspection::of(&model::open(&path)?);
-    if json { say(serde_json::to_string_pretty(&inspection)?)? } else { say(&inspection)? }
+    if json {
+        say(serde_json::to_string_pretty(&inspection)?)?
+    } else {
+        say(&inspection)?
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// `kvasir wallet …`.
 pub fn wallet(command: WalletCommand) -> Result<ExitCode, AnyError> {
-    match command {
-        WalletCommand::Create { state } => {
-            let store = FileKeyStore::new(&state);
-            if let Some(address) = store.list()?.first() {
-                return Err(format!("expected no wallet in {}, got {address}: show it instead", state.display()).into());
-            }
-            let wallet = Wallet::generate()?;
-            store.store(&wallet)?;
-            say(wallet.address())?;
+    let (WalletCommand::Create { state } | WalletCommand::Show { state }) = &command;
+    let exists = wallet_record(state).exists() || !FileKeyStore::new(state).list()?.is_empty();
+    match (&command, exists) {
+        (WalletCommand::Create { .. }, true) => {
+            return Err(format!("expected no wallet in {}, got one: see kvasir wallet show", state.display()).into());
         }
-        WalletCommand::Show { state } => match FileKeyStore::new(&state).list()?.first() {
-            Some(address) => say(address)?,
-            None => return Err(format!("no wallet in {}: make one with kvasir wallet create", state.display()).into()),
-        },
+        (WalletCommand::Show { .. }, false) => {
+            return Err(format!("no wallet in {}: make one with kvasir wallet create", state.display()).into());
+        }
+        _ => say(open_wallet(state)?.address())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The wallet of a worker's state directory; a first one is made, a lost one is an error.
+pub(super) fn open_wallet(state: &Path) -> Result<Wallet, KeyStoreError> {
+    wallet::open(&FileKeyStore::new(state), &wallet_record(state))
+}
+
+/// The file that remembers which wallet belongs to this worker.
+fn wallet_record(state: &Path) -> PathBuf {
+    state.join("wallet")
 }
 
 /// `kvasir ledger …`.

@@ -20,7 +20,7 @@ use crate::net::bind;
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::{self, TrialCertificates};
 use crate::shutdown::{self, Shutdown};
-use crate::wallet::{FileKeyStore, KeyStore, Wallet, keyfile};
+use crate::wallet::keyfile;
 use crate::wire::handshake::HubIdentity;
 use crate::worker::{self, Phase, Source, WorkerConfig, WorkerStatus};
 
@@ -125,16 +125,7 @@ fn trial_certificates(state: &Path, hosts: &[String]) -> Result<Arc<rustls::Serv
 }
 
 async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
-    std::fs::create_dir_all(&config.state)?;
-    let store = FileKeyStore::new(&config.state);
-    let wallet = match store.list()?.first() {
-        Some(address) => store.load(*address)?,
-        None => {
-            let wallet = Wallet::generate()?;
-            store.store(&wallet)?;
-            wallet
-        }
-    };
+    let wallet = super::commands::open_wallet(&config.state)?;
     let compute = kernel(config.device, all_threads())?;
     say(format_args!("wallet {}", wallet.address()))?;
     say(format_args!("device {}", compute.device()))?;
