@@ -6,6 +6,8 @@
 pub mod control;
 pub mod frame;
 pub mod handshake;
+pub mod slice;
 pub mod work;
 
 pub use frame::{Frame, FrameError, Header, Kind};
+pub use slice::Slice;
