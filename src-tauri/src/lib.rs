@@ -7,6 +7,8 @@
 //! [`ledger`] records the work and credits it to a [`wallet`].
 
 pub mod backbone;
+pub mod cli;
+pub mod config;
 pub mod dispatch;
 pub mod gateway;
 pub mod hub;

@@ -1,1 +1,3 @@
-//! The kernel.
+//! The expert function, on whatever hardware there is.
+
+pub mod float;

@@ -1,1 +1,3 @@
 //! The net.
+
+pub mod head;

@@ -197,6 +197,16 @@ control! {
     Resume = Resume {}
 }
 control! {
+    /// Backbone → hub, first frame of a connection: what the hub tells workers and counts work with.
+    /// A backbone that takes no more sessions sends `Refuse{busy}` in its place.
+    BackboneHello = BackboneHello {
+        /// BLAKE3 of the manifest's bytes.
+        manifest: Digest,
+        /// Elements of a hidden row; an accepted assignment is worth `4 · hidden_size` work bytes.
+        hidden_size: u32,
+    }
+}
+control! {
     /// Hub → backbone, first frame: a worker's session is open.
     SessionOpen = SessionOpen {
         /// The session.

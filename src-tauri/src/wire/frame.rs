@@ -56,6 +56,7 @@ pub enum Kind {
     SessionClosed = 33,
     Verdict = 34,
     Quarantine = 35,
+    BackboneHello = 36,
 }
 
 /// The header of a frame.
@@ -161,7 +162,7 @@ impl Kind {
     /// [`FrameError::Kind`] when there is none.
     pub fn from_number(n: u8) -> Result<Self, FrameError> {
         use Kind::*;
-        const ALL: [Kind; 24] = [
+        const ALL: [Kind; 25] = [
             HubHello,
             WorkerAuth,
             Welcome,
@@ -186,6 +187,7 @@ impl Kind {
             SessionClosed,
             Verdict,
             Quarantine,
+            BackboneHello,
         ];
         ALL.into_iter().find(|k| *k as u8 == n).ok_or(FrameError::Kind { got: n })
     }

@@ -1,0 +1,386 @@
+//! What was typed: commands, flags and the environment names that stand for flags.
+//!
+//! Nothing is decided here; `config` says what it means and `run` does it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::types::PublicKey;
+
+/// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
+#[derive(Debug, Parser)]
+#[command(name = "kvasir", version, subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// Run one server role instead of the desktop app.
+    #[arg(long, value_enum)]
+    pub headless: Option<Role>,
+    /// Flags of the server roles.
+    #[command(flatten)]
+    pub flags: RoleFlags,
+    /// What to do, unless a role is run.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// The server roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Runs the model and serves completions.
+    Backbone,
+    /// Owns the workers' sessions and meters them.
+    Hub,
+    /// Public TLS end: splices workers to the hub, credits wallets.
+    Gateway,
+    /// Computes experts for pay.
+    Worker,
+}
+
+/// Flags of the server roles; each one overrides its key in `kvasir.toml`.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Server roles")]
+pub struct RoleFlags {
+    /// Configuration file; its tables are [backbone], [hub], [gateway] and [worker].
+    #[arg(long, env = "KVASIR_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Directory for keys, ledgers and receipts of this role.
+    #[arg(long, env = "KVASIR_STATE")]
+    pub state: Option<PathBuf>,
+    /// Address to listen on (backbone: for hubs; hub: for gateways; gateway: for workers and the public).
+    #[arg(long)]
+    pub listen: Option<SocketAddr>,
+    /// Listen on an address that the whole network reaches, although hub and backbone should not be public.
+    #[arg(long)]
+    pub allow_public: bool,
+    /// backbone, worker: model file (.gguf) or directory (safetensors); worker: take the slice from it instead of the link.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// backbone: address of the completions API.
+    #[arg(long)]
+    pub api: Option<SocketAddr>,
+    /// backbone: layers whose experts may be computed by workers.
+    #[arg(long)]
+    pub remote_layers: Option<LayerSelection>,
+    /// hub: address where the backbone listens for hubs.
+    #[arg(long)]
+    pub backbone: Option<SocketAddr>,
+    /// hub: host names that workers dial; a worker that was sent to another host is refused.
+    #[arg(long = "public-host")]
+    pub public_hosts: Vec<String>,
+    /// gateway: address of a hub (repeatable).
+    #[arg(long = "hub")]
+    pub hubs: Vec<SocketAddr>,
+    /// hub, gateway: where accounts are kept, e.g. sqlite:ledger.db.
+    #[arg(long, env = "KVASIR_LEDGER")]
+    pub ledger: Option<String>,
+    /// gateway: PEM file with the certificate chain.
+    #[arg(long, requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// gateway: PEM file with the certificate's private key.
+    #[arg(long, requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// gateway: make a throw-away certificate authority in the state directory, for trials on one network.
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub tls_trial: bool,
+    /// worker: gateway to dial, e.g. wss://gateway.example (repeatable, tried in order).
+    #[arg(long = "gateway", env = "KVASIR_GATEWAY")]
+    pub gateways: Vec<String>,
+    /// worker: public key of an operator whose hubs are trusted (repeatable).
+    #[arg(long = "operator", env = "KVASIR_OPERATOR")]
+    pub operators: Vec<PublicKey>,
+    /// worker: PEM file with an additional certificate authority.
+    #[arg(long)]
+    pub ca: Option<PathBuf>,
+    /// worker: memory for experts, e.g. 4GiB.
+    #[arg(long)]
+    pub memory: Option<String>,
+    /// worker: what computes.
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+    /// Key file of this server towards our own other servers (made when missing).
+    #[arg(long)]
+    pub peer_key: Option<PathBuf>,
+    /// Public key of another server of ours that may connect or is dialled (repeatable).
+    #[arg(long = "peer")]
+    pub peers: Vec<PublicKey>,
+}
+
+/// What computes experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// This machine's CPU.
+    Cpu,
+    /// A GPU; an error when there is none.
+    Gpu,
+    /// A GPU if there is one, else the CPU.
+    Auto,
+}
+
+/// One-shot commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// All roles in one process on loopback: decode locally and remotely, compare, and get paid.
+    Demo(DemoArgs),
+    /// Continue a prompt with a local model.
+    Generate(GenerateArgs),
+    /// Measure speed.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Look into model files.
+    #[command(subcommand)]
+    Model(ModelCommand),
+    /// The key that is paid.
+    #[command(subcommand)]
+    Wallet(WalletCommand),
+    /// The accounts.
+    #[command(subcommand)]
+    Ledger(LedgerCommand),
+}
+
+/// Flags of `kvasir demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Model file or directory; the embedded kvasir-tiny when absent.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// Text to continue.
+    #[arg(long, default_value = DEMO_PROMPT)]
+    pub prompt: String,
+    /// Tokens to generate.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub tokens: u32,
+    /// Workers to start.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub workers: u16,
+    /// Layers whose experts are computed by the workers: all, 0, 0-3, 0,2.
+    #[arg(long, default_value = "all")]
+    pub remote_layers: LayerSelection,
+    /// Round-trip time to add between workers and gateway, in milliseconds.
+    #[arg(long, default_value_t = 0.0)]
+    pub rtt: f64,
+    /// What the workers compute on.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub device: Device,
+    /// Kill a worker in the middle of the decode.
+    #[arg(long)]
+    pub chaos: bool,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// State directory of the worker, where its wallet key is kept.
+pub const WORKER_STATE: &str = "kvasir-state/worker";
+/// What the demo continues when nothing is asked for.
+pub const DEMO_PROMPT: &str = "The princess opened the door, and";
+
+/// Flags of `kvasir generate`.
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// Model file or directory; the embedded kvasir-tiny when absent.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// Text to continue.
+    #[arg(long, required_unless_present = "ids", conflicts_with = "ids")]
+    pub prompt: Option<String>,
+    /// Token ids to continue, separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    pub ids: Option<Vec<u32>>,
+    /// Tokens to generate.
+    #[arg(long, default_value_t = 64)]
+    pub tokens: u32,
+    /// 0 = greedy.
+    #[arg(long)]
+    pub temperature: Option<f32>,
+    /// Probability mass that is sampled from.
+    #[arg(long)]
+    pub top_p: Option<f32>,
+    /// Most likely tokens that are sampled from.
+    #[arg(long)]
+    pub top_k: Option<u32>,
+    /// Seed of the sampler.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Compute everything in float, the experts too.
+    #[arg(long)]
+    pub float: bool,
+    /// Write prompt and greedy logits to this safetensors file.
+    #[arg(long)]
+    pub logits: Option<PathBuf>,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kvasir bench …`.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Exact experts at real geometry against a plain read of their weights.
+    Experts(BenchExpertsArgs),
+    /// Local and remote decode of the same model in one run.
+    Decode(BenchDecodeArgs),
+}
+
+/// Flags of `kvasir bench experts`.
+#[derive(Debug, Args)]
+pub struct BenchExpertsArgs {
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `kvasir bench decode`.
+#[derive(Debug, Args)]
+pub struct BenchDecodeArgs {
+    /// Model file or directory; the embedded kvasir-tiny when absent.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// Tokens to generate.
+    #[arg(long, default_value_t = 200)]
+    pub tokens: u32,
+    /// Workers of the remote run.
+    #[arg(long, default_value_t = 1)]
+    pub workers: u16,
+    /// Layers of the remote run.
+    #[arg(long, default_value = "all")]
+    pub remote_layers: LayerSelection,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kvasir model …`.
+#[derive(Debug, Subcommand)]
+pub enum ModelCommand {
+    /// Geometry, types and sizes of a model.
+    Inspect {
+        /// Model file or directory.
+        path: PathBuf,
+        /// One JSON document on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `kvasir wallet …`.
+#[derive(Debug, Subcommand)]
+pub enum WalletCommand {
+    /// Make a wallet key in an owner-only file of the state directory.
+    Create {
+        /// Directory of the key.
+        #[arg(long, env = "KVASIR_STATE", default_value = crate::cli::WORKER_STATE)]
+        state: PathBuf,
+    },
+    /// Show the address of the wallet in the state directory.
+    Show {
+        /// Directory of the key.
+        #[arg(long, env = "KVASIR_STATE", default_value = crate::cli::WORKER_STATE)]
+        state: PathBuf,
+    },
+}
+
+/// `kvasir ledger …`.
+#[derive(Debug, Subcommand)]
+pub enum LedgerCommand {
+    /// Recompute every balance and invariant from the immutable transfers.
+    Check {
+        /// Where the accounts are, e.g. sqlite:ledger.db.
+        #[arg(long, env = "KVASIR_LEDGER")]
+        ledger: String,
+    },
+}
+
+/// Which layers: `all`, or a list of numbers and inclusive ranges.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum LayerSelection {
+    /// Every trunk layer.
+    #[default]
+    All,
+    /// Inclusive ranges.
+    Ranges(Vec<(u16, u16)>),
+}
+
+/// A text that selects no layers.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("expected all, a layer such as 0, or ranges such as 0-3,7; got {got:?}")]
+pub struct LayerSelectionError {
+    got: String,
+}
+
+impl std::str::FromStr for LayerSelection {
+    type Err = LayerSelectionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        let range = |part: &str| {
+            let (a, b) = part.split_once('-').unwrap_or((part, part));
+            let (a, b) = (a.trim().parse::<u16>().ok()?, b.trim().parse::<u16>().ok()?);
+            (a <= b).then_some((a, b))
+        };
+        let ranges = text.split(',').map(range).collect::<Option<Vec<_>>>();
+        ranges.map(Self::Ranges).ok_or_else(|| LayerSelectionError { got: text.chars().take(64).collect() })
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for LayerSelection {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl LayerSelection {
+    /// The selected layers of a model with `layers` trunk layers; the first one that does not exist is an error.
+    ///
+    /// # Errors
+    /// The layer that the model does not have.
+    pub fn resolve(&self, layers: usize) -> Result<Vec<u16>, u16> {
+        let Self::Ranges(ranges) = self else { return Ok((0..layers as u16).collect()) };
+        let mut chosen: Vec<u16> = ranges.iter().flat_map(|(a, b)| *a..=*b).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        match chosen.iter().find(|l| usize::from(**l) >= layers) {
+            Some(missing) => Err(*missing),
+            None => Ok(chosen),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn layer_selections_read_as_the_contract_says() {
+        assert_eq!("all".parse(), Ok(LayerSelection::All));
+        assert_eq!("0".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0]));
+        assert_eq!("0-3".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0, 1, 2, 3]));
+        assert_eq!("3,0-1,1".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0, 1, 3]));
+        assert_eq!("0-4".parse::<LayerSelection>().unwrap().resolve(4), Err(4));
+        for wrong in ["", "x", "3-1", "1-", "-1", "70000"] {
+            assert!(wrong.parse::<LayerSelection>().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn commands_read_with_their_defaults() {
+        let cli = Cli::try_parse_from(["kvasir", "demo"]).unwrap();
+        let Some(Command::Demo(demo)) = cli.command else { panic!("not the demo") };
+        assert_eq!((demo.workers, demo.tokens, demo.rtt), (2, 32, 0.0));
+        assert_eq!(demo.remote_layers, LayerSelection::All);
+        let cli = Cli::try_parse_from(["kvasir", "--headless", "hub", "--listen", "127.0.0.1:0"]).unwrap();
+        assert_eq!(cli.headless, Some(Role::Hub));
+        assert!(Cli::try_parse_from(["kvasir", "generate", "--prompt", "a", "--ids", "1"]).is_err());
+        assert!(Cli::try_parse_from(["kvasir", "demo", "--tokens", "0"]).is_err());
+    }
+}

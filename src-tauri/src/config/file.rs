@@ -1,0 +1,94 @@
+//! `kvasir.toml`: one table per role, unknown keys refused.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::ConfigError;
+use crate::cli::{Device, LayerSelection};
+use crate::types::PublicKey;
+
+/// Largest configuration file: far more than all keys need.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The whole file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    pub(super) backbone: BackboneTable,
+    pub(super) hub: HubTable,
+    pub(super) gateway: GatewayTable,
+    pub(super) worker: WorkerTable,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct BackboneTable {
+    pub model: Option<PathBuf>,
+    pub listen: Option<SocketAddr>,
+    pub api: Option<SocketAddr>,
+    pub remote_layers: Option<LayerSelection>,
+    pub allow_public: Option<bool>,
+    pub peer_key: Option<PathBuf>,
+    pub peers: Option<Vec<PublicKey>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct HubTable {
+    pub listen: Option<SocketAddr>,
+    pub backbone: Option<SocketAddr>,
+    pub public_hosts: Option<Vec<String>>,
+    pub state: Option<PathBuf>,
+    pub ledger: Option<String>,
+    pub allow_public: Option<bool>,
+    pub peer_key: Option<PathBuf>,
+    pub peers: Option<Vec<PublicKey>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct GatewayTable {
+    pub listen: Option<SocketAddr>,
+    pub hubs: Option<Vec<SocketAddr>>,
+    pub public_hosts: Option<Vec<String>>,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub tls_trial: Option<bool>,
+    pub state: Option<PathBuf>,
+    pub ledger: Option<String>,
+    pub peer_key: Option<PathBuf>,
+    pub peers: Option<Vec<PublicKey>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WorkerTable {
+    pub gateways: Option<Vec<String>>,
+    pub operators: Option<Vec<PublicKey>>,
+    pub ca: Option<PathBuf>,
+    pub state: Option<PathBuf>,
+    pub memory: Option<String>,
+    pub model: Option<PathBuf>,
+    pub device: Option<Device>,
+}
+
+impl File {
+    /// Reads `path`, or nothing when there is none.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is too large, or has a key that does not belong there.
+    pub fn read(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let read = |source| ConfigError::Read { path: path.to_owned(), source };
+        let bytes = std::fs::metadata(path).map_err(read)?.len();
+        if bytes > FILE_BYTES_MAX {
+            let message = format!("expected at most {FILE_BYTES_MAX} bytes, got {bytes}");
+            return Err(ConfigError::File { path: path.to_owned(), message });
+        }
+        let text = std::fs::read_to_string(path).map_err(read)?;
+        toml::from_str(&text)
+            .map_err(|e| ConfigError::File { path: path.to_owned(), message: e.to_string().trim_end().to_owned() })
+    }
+}

@@ -1,0 +1,12 @@
+//! Plain f32 arithmetic of the backbone and of float-weight experts, with bits that depend on nothing but the numbers.
+//!
+//! **Invariant:** a result has the same bits for any number of rows beside it, any number of threads and any
+//! instruction level, because every sum has one order (16 lanes, then a fixed tree) and no operation is fused.
+//! The wider levels compile the same body; they are faster, never different. Routed experts of exact types do not
+//! come here: their function is defined in integers.
+
+mod math;
+mod product;
+
+pub use math::{exp, sigmoid, silu, softmax, softplus};
+pub use product::{decay_and_add, dot, products, weighted_rows};
