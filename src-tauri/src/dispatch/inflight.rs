@@ -135,34 +135,44 @@ pub enum Answer {
 pub enum Delivery {
     /// Somebody waited for it.
     Taken,
-    /// The part was answered before.
-    Duplicate,
-    /// Nobody waits: late, cancelled or never asked.
-    Unknown,
+    /// It was asked for, but its request was given up.
+    Late,
+    /// The part was answered before, or never asked for.
+    Unasked,
 }
 
-struct Waiting {
+/// Most parts that a session may owe; beyond it the worker is not asked until it has answered.
+/// Half of what the hub allows, so that its bound is never met.
+pub const PARTS_OWED_MAX: usize = 512;
+
+struct Owed {
     answered: Vec<bool>,
     assignments: usize,
-    answers: mpsc::Sender<Answer>,
+    /// `None` once the request was given up.
+    answers: Option<mpsc::Sender<Answer>>,
 }
 
 #[derive(Default)]
 struct Table {
-    waiting: HashMap<u64, Waiting>,
+    owed: HashMap<u64, Owed>,
+    parts: usize,
     queued: usize,
     closed: bool,
 }
 
 impl Table {
-    fn remove(&mut self, request: u64) -> Option<Waiting> {
-        let waiting = self.waiting.remove(&request)?;
-        self.queued -= waiting.assignments;
-        Some(waiting)
+    /// Takes a request out of the table.
+    fn remove(&mut self, request: u64) -> Option<Owed> {
+        let owed = self.owed.remove(&request)?;
+        self.parts -= owed.answered.iter().filter(|a| !**a).count();
+        if owed.answers.is_some() {
+            self.queued -= owed.assignments;
+        }
+        Some(owed)
     }
 }
 
-/// The requests of one session that are out.
+/// The requests of one session that the worker has not answered, waited for or not.
 #[derive(Default)]
 pub struct Inflight(Mutex<Table>);
 
@@ -171,60 +181,69 @@ impl Inflight {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a request of `parts` parts; `answers` needs room for one answer per part and one more.
-    /// Returns the assignments that were out before, or `None` when the session has ended.
+    /// Notes a request; `answers` needs room for one answer per part and one more. Returns the assignments that were
+    /// waited for before, or `None` when the session has ended or owes too much.
     pub fn add(&self, request: u64, parts: u16, assignments: usize, answers: mpsc::Sender<Answer>) -> Option<usize> {
         let mut table = self.table();
-        if table.closed {
+        if table.closed || table.parts + usize::from(parts) > PARTS_OWED_MAX {
             return None;
         }
         let queued = table.queued;
         table.queued += assignments;
-        table.waiting.insert(request, Waiting { answered: vec![false; parts.into()], assignments, answers });
+        table.parts += usize::from(parts);
+        let owed = Owed { answered: vec![false; parts.into()], assignments, answers: Some(answers) };
+        table.owed.insert(request, owed);
         Some(queued)
     }
 
     /// Hands a `Partials` frame to whoever waits for it.
     pub fn deliver(&self, frame: Frame) -> Delivery {
         let mut table = self.table();
-        let header = frame.header;
-        let Some(waiting) = table.waiting.get_mut(&header.request) else { return Delivery::Unknown };
-        let expected = waiting.answered.len();
-        match waiting.answered.get_mut(usize::from(header.part)) {
-            Some(answered) if usize::from(header.parts) == expected => {
-                if std::mem::replace(answered, true) {
-                    return Delivery::Duplicate;
-                }
-            }
-            _ => return Delivery::Unknown,
+        let (request, part, parts) = (frame.header.request, frame.header.part, frame.header.parts);
+        let Some(owed) = table.owed.get_mut(&request) else { return Delivery::Unasked };
+        if usize::from(parts) != owed.answered.len() {
+            return Delivery::Unasked;
         }
-        match waiting.answers.try_send(Answer::Part(frame)) {
-            Ok(()) => Delivery::Taken,
-            Err(_) => Delivery::Unknown,
+        match owed.answered.get_mut(usize::from(part)) {
+            Some(answered) if !*answered => *answered = true,
+            _ => return Delivery::Unasked,
         }
+        let waited = owed.answers.as_ref().is_some_and(|a| a.try_send(Answer::Part(frame)).is_ok());
+        let complete = owed.answered.iter().all(|a| *a);
+        table.parts -= 1;
+        if complete {
+            table.remove(request);
+        }
+        if waited { Delivery::Taken } else { Delivery::Late }
     }
 
     /// Ends a request that the worker declined.
     pub fn decline(&self, request: u64, reason: String) -> Delivery {
-        match self.table().remove(request) {
-            Some(waiting) if waiting.answers.try_send(Answer::Declined { request, reason }).is_ok() => Delivery::Taken,
-            _ => Delivery::Unknown,
+        let Some(owed) = self.table().remove(request) else { return Delivery::Unasked };
+        let waited = owed.answers.is_some_and(|a| a.try_send(Answer::Declined { request, reason }).is_ok());
+        if waited { Delivery::Taken } else { Delivery::Late }
+    }
+
+    /// Nobody waits for the request any more; its parts stay owed until they come.
+    pub fn give_up(&self, request: u64) {
+        let mut table = self.table();
+        let Some(owed) = table.owed.get_mut(&request) else { return };
+        if owed.answers.take().is_some() {
+            let assignments = owed.assignments;
+            table.queued -= assignments;
         }
     }
 
-    /// Forgets a request: answered in full, given up or cancelled.
-    pub fn forget(&self, request: u64) {
-        self.table().remove(request);
-    }
-
-    /// Ends the session: everything that is out is reported gone, and nothing more is taken.
+    /// Ends the session: whoever waits is told at once, and nothing more is taken.
     pub fn close(&self) {
         let mut table = self.table();
         table.closed = true;
-        table.queued = 0;
-        for (request, waiting) in table.waiting.drain() {
-            // The channel has room for this answer by the contract of `add`; a dropped receiver wants none.
-            let _ = waiting.answers.try_send(Answer::Gone { request });
+        (table.queued, table.parts) = (0, 0);
+        for (request, owed) in table.owed.drain() {
+            if let Some(answers) = owed.answers {
+                // The channel has room by the contract of `add`; a dropped receiver wants none.
+                let _ = answers.try_send(Answer::Gone { request });
+            }
         }
     }
 }
@@ -275,12 +294,24 @@ mod tests {
         assert_eq!(inflight.add(7, 2, 10, tx.clone()), Some(0));
         assert_eq!(inflight.add(8, 1, 1, tx), Some(10));
         assert_eq!(inflight.deliver(partials(7, 1, 2)), Delivery::Taken);
-        assert_eq!(inflight.deliver(partials(7, 1, 2)), Delivery::Duplicate);
-        assert_eq!(inflight.deliver(partials(7, 0, 1)), Delivery::Unknown);
-        assert_eq!(inflight.deliver(partials(9, 0, 1)), Delivery::Unknown);
+        assert_eq!(inflight.deliver(partials(7, 1, 2)), Delivery::Unasked);
+        assert_eq!(inflight.deliver(partials(7, 0, 1)), Delivery::Unasked);
+        assert_eq!(inflight.deliver(partials(9, 0, 1)), Delivery::Unasked);
         assert!(matches!(rx.try_recv(), Ok(Answer::Part(f)) if f.header.part == 1));
-        inflight.forget(7);
-        assert_eq!(inflight.deliver(partials(7, 0, 2)), Delivery::Unknown);
+        inflight.give_up(7);
+        assert_eq!(inflight.deliver(partials(7, 0, 2)), Delivery::Late);
+        assert_eq!(inflight.deliver(partials(7, 0, 2)), Delivery::Unasked);
+    }
+
+    #[test]
+    fn a_worker_that_owes_too_much_is_not_asked() {
+        let inflight = Inflight::default();
+        let (tx, _rx) = mpsc::channel(1);
+        assert_eq!(inflight.add(1, PARTS_OWED_MAX as u16, 3, tx.clone()), Some(0));
+        inflight.give_up(1);
+        assert_eq!(inflight.add(2, 1, 1, tx.clone()), None);
+        assert_eq!(inflight.decline(1, "deadline".into()), Delivery::Late);
+        assert_eq!(inflight.add(2, 1, 1, tx), Some(0));
     }
 
     #[test]

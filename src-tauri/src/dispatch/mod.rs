@@ -4,6 +4,10 @@
 //! After: `backbone::combine` turns the sums into hidden state. The sum of a row does not depend on who
 //! computed what, because partials are integers on the row's grid.
 
+pub mod counters;
+pub mod inflight;
+pub mod placement;
+
 use std::future::Future;
 use std::pin::Pin;
 

@@ -90,12 +90,19 @@ pub fn place(layers: &[LayerSize], workers: &[Capacity]) -> Vec<Slice> {
     fillings.into_iter().map(|f| f.experts.into_iter().collect()).collect()
 }
 
-/// Gives each layer whole to the worker that wants it and has the fewest layers, if it has the room.
+/// Gives each layer whole to the worker with the fewest layers that has the room: wished-for layers first, up to a
+/// fair share each, then the others.
 fn whole_layers(rests: &mut [Rest], fillings: &mut [Filling<'_>]) {
-    for rest in rests {
-        let fits = fillings.iter_mut().filter(|f| f.room(&rest.size) >= rest.size.experts);
-        if let Some(worker) = fits.min_by_key(|f| (!f.wants(rest.size.layer), f.layers)) {
-            worker.take(rest, rest.size.experts);
+    let share = rests.len().div_ceil(fillings.len().max(1));
+    for wished in [true, false] {
+        for rest in rests.iter_mut().filter(|r| r.left() > 0) {
+            let size = rest.size;
+            let takes = |f: &&mut Filling<'_>| {
+                f.room(&size) >= size.experts && (!wished || (f.wants(size.layer) && f.layers < share))
+            };
+            if let Some(worker) = fillings.iter_mut().filter(takes).min_by_key(|f| f.layers) {
+                worker.take(rest, size.experts);
+            }
         }
     }
 }
