@@ -224,6 +224,11 @@ impl Inflight {
         if waited { Delivery::Taken } else { Delivery::Late }
     }
 
+    /// The request was never sent after all.
+    pub fn withdraw(&self, request: u64) {
+        self.table().remove(request);
+    }
+
     /// Nobody waits for the request any more; its parts stay owed until they come.
     pub fn give_up(&self, request: u64) {
         let mut table = self.table();

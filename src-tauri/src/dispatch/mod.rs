@@ -5,8 +5,10 @@
 //! computed what, because partials are integers on the row's grid.
 
 pub mod counters;
+mod fleet;
 pub mod inflight;
 pub mod placement;
+mod session;
 
 use std::future::Future;
 use std::pin::Pin;
