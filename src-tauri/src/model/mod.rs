@@ -4,13 +4,54 @@
 //! norms are plain multipliers, decay is `-exp(A_log)`, and the only thing that still differs is the order of
 //! DeltaNet value heads, which [`HeadOrder`] names. Weights stay as stored; nothing is requantised.
 
+mod assemble;
 pub mod bytes;
+mod error;
+mod files;
+mod gguf;
+pub mod huggingface;
 pub mod hyper;
+mod names;
 pub mod tensor;
+mod tensors;
+
+use std::path::Path;
 
 pub use bytes::Data;
+pub use error::ModelError;
+pub use huggingface::Checkpoint;
 pub use hyper::{Architecture, DeltaNetShape, HeadOrder, HyperParameters};
 pub use tensor::{BlockType, Matrix};
+
+/// Opens `path`: a `.gguf` file, any part of a split one, or a Hugging Face directory.
+///
+/// # Errors
+/// Anything that is not exactly a model of a known architecture, with the file, the tensor or key, what was expected
+/// and what was there.
+pub fn open(path: &Path) -> Result<Model, ModelError> {
+    if !path.is_dir() {
+        return gguf::open(path);
+    }
+    let name = path.canonicalize().ok().and_then(|path| path.file_name().map(|n| n.to_string_lossy().into_owned()));
+    Checkpoint::read(path)?.into_model(&name.unwrap_or_else(|| "model".into()))
+}
+
+/// Reads a whole GGUF file from memory; `name` stands in messages and where the metadata names nothing.
+///
+/// # Errors
+/// As [`open`].
+pub fn from_gguf(name: &str, data: Data) -> Result<Model, ModelError> {
+    gguf::read(name, vec![(name.into(), data)])
+}
+
+/// The model that is compiled into the binary (`assets/README.md` describes it).
+///
+/// # Errors
+/// As [`open`]; a test opens it.
+pub fn embedded() -> Result<Model, ModelError> {
+    static FILE: &[u8] = include_bytes!("../../assets/kvasir-tiny.gguf");
+    from_gguf("kvasir-tiny", Data::from(FILE))
+}
 
 /// A model, ready to be run or sliced.
 #[derive(Debug)]
@@ -127,6 +168,10 @@ pub struct SharedExpert {
 /// The multi-token-prediction head: norms, projection, one attention layer.
 #[derive(Debug)]
 pub struct MtpWeights {
+    /// `[vocab, hidden]`; the trunk's unless the head has its own.
+    pub embedding: Matrix,
+    /// `[vocab, hidden]`; the trunk's unless the head has its own.
+    pub head: Matrix,
     /// `[hidden, 2 · hidden]`, columns embedding | hidden state.
     pub projection: Matrix,
     /// `[hidden]`.

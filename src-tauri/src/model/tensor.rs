@@ -89,6 +89,49 @@ impl BlockType {
         matches!(self, Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::Q8_0 | Self::Q4_0)
     }
 
+    /// The field's name of the type, as messages and manifests write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q8_0 => "Q8_0",
+            Self::Q2_K => "Q2_K",
+            Self::Q3_K => "Q3_K",
+            Self::Q4_K => "Q4_K",
+            Self::Q5_K => "Q5_K",
+            Self::Q6_K => "Q6_K",
+            Self::IQ4_NL => "IQ4_NL",
+            Self::IQ4_XS => "IQ4_XS",
+            Self::BF16 => "BF16",
+            Self::MXFP4 => "MXFP4",
+            Self::NVFP4 => "NVFP4",
+        }
+    }
+
+    /// The type called `name`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|ty| ty.name() == name)
+    }
+
+    /// `bytes` of a float type as f32 values; `None` for quantised types.
+    #[must_use]
+    pub fn floats(self, bytes: &[u8]) -> Option<Vec<f32>> {
+        let (singles, _) = bytes.as_chunks::<4>();
+        let (halves, _) = bytes.as_chunks::<2>();
+        match self {
+            Self::F32 => Some(singles.iter().map(|b| f32::from_le_bytes(*b)).collect()),
+            Self::F16 => Some(halves.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect()),
+            Self::BF16 => Some(halves.iter().map(|b| half::bf16::from_le_bytes(*b).to_f32()).collect()),
+            _ => None,
+        }
+    }
+
     /// Whether the elements are floats as stored.
     #[must_use]
     pub const fn is_float(self) -> bool {

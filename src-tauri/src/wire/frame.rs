@@ -256,6 +256,7 @@ impl Header {
         bound("rows", header.rows, ROWS_MAX)?;
         bound("assignments", header.assignments, ASSIGNMENTS_MAX)?;
         bound("body_bytes", header.body_bytes, BODY_BYTES_MAX as u32)?;
+        bound("parts", header.parts.into(), ROWS_MAX)?;
         if header.part >= header.parts {
             return Err(FrameError::Part { part: header.part, parts: header.parts });
         }

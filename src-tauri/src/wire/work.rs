@@ -9,6 +9,8 @@ use bytes::Bytes;
 
 /// Elements of a super-block of a quantised row.
 pub const SUPER_BLOCK: usize = 256;
+/// Elements that share a scale.
+const SCALE_BLOCK: usize = 16;
 /// Bytes of a super-block on the wire.
 pub const SUPER_BLOCK_BYTES: usize = 1 + 8 + SUPER_BLOCK;
 /// Largest hidden size that the exact numerics prove safe.
@@ -96,10 +98,18 @@ pub fn super_blocks(hidden: usize) -> usize {
     hidden.div_ceil(SUPER_BLOCK)
 }
 
-/// Most rows of one part, so that neither the request nor the reply passes the frame bound.
+/// Most rows of one exact part, so that neither the request nor the reply passes the frame bound.
 #[must_use]
 pub fn rows_per_part(hidden: usize) -> usize {
     (BODY_BYTES_MAX / (1 + 4 * hidden)).min(ROWS_MAX as usize)
+}
+
+/// The same for the float form, whose reply carries a row per assignment: rows of `per_row` assignments each.
+#[must_use]
+pub fn float_rows_per_part(hidden: usize, per_row: usize) -> usize {
+    let request = 8 + 4 * hidden + 4 * per_row;
+    let reply = 1 + 4 * hidden * per_row;
+    ((BODY_BYTES_MAX - 8) / request.max(reply)).min(ROWS_MAX as usize)
 }
 
 fn body(what: &'static str, expected: impl ToString, got: impl ToString) -> FrameError {
@@ -194,7 +204,7 @@ impl Dispatch {
                 rows_bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect(),
             )
         } else {
-            check_exact_rows(&rows_bytes)?;
+            check_exact_rows(&rows_bytes, hidden)?;
             Activations::Exact(rows_bytes)
         };
 
@@ -227,7 +237,19 @@ impl Dispatch {
 }
 
 /// Legal input of the exact function: F = −128 with all zero, or −110..=91; q ≠ −128 (s ≤ 15 by its width).
-fn check_exact_rows(rows: &[u8]) -> Result<(), FrameError> {
+/// A short last super-block carries zeros behind the row's end.
+fn check_exact_rows(rows: &[u8], hidden: usize) -> Result<(), FrameError> {
+    let tail = hidden % SUPER_BLOCK;
+    if tail != 0 {
+        for row in rows.chunks_exact(super_blocks(hidden) * SUPER_BLOCK_BYTES) {
+            let last = &row[row.len() - SUPER_BLOCK_BYTES..];
+            let scale = |block: usize| last[1 + block / 2] >> (4 * (block % 2)) & 0xf;
+            let scaled = (tail.div_ceil(SCALE_BLOCK)..SUPER_BLOCK / SCALE_BLOCK).any(|block| scale(block) != 0);
+            if scaled || last[9 + tail..].iter().any(|q| *q != 0) {
+                return Err(body("elements behind the row's end", "zeros", "values"));
+            }
+        }
+    }
     for block in rows.chunks_exact(SUPER_BLOCK_BYTES) {
         let exponent = block[0] as i8;
         let zero = block[1..].iter().all(|b| *b == 0);

@@ -1,3 +1,5 @@
+//! The smuggling list of the upgrade, and heads cut, damaged or late.
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 

@@ -1,0 +1,83 @@
+//! What anybody may read, and the gateway's place in each hub's changes.
+
+use super::row::{counter, signed, transfer};
+use super::{Ledger, LedgerError};
+use crate::ledger::entry::{Transfer, WalletStatement, pending_account, settled_account};
+use crate::types::{NanoKvr, PublicKey};
+
+/// Most transfers that one question returns.
+pub const CREDITS_PER_PAGE_MAX: u32 = 100;
+
+impl Ledger {
+    /// A wallet's balances; a wallet that was never credited has zeros.
+    ///
+    /// # Errors
+    /// A store that fails.
+    pub async fn wallet(&self, address: PublicKey) -> Result<WalletStatement, LedgerError> {
+        // One statement: between two of them a credit may land.
+        let row = sqlx::query(
+            "SELECT COALESCE((SELECT credits - debits FROM account WHERE id = $1), 0) AS pending, \
+             COALESCE((SELECT credits - debits FROM account WHERE id = $2), 0) AS settled, \
+             COALESCE((SELECT work_bytes FROM wallet WHERE address = $3), 0) AS work_bytes, \
+             COALESCE((SELECT sequence FROM wallet WHERE address = $3), 0) AS sequence, \
+             COALESCE((SELECT last_credit_unix_ms FROM wallet WHERE address = $3), 0) AS last_credit_unix_ms",
+        )
+        .bind(pending_account(&address))
+        .bind(settled_account(&address))
+        .bind(address.to_string())
+        .fetch_one(&self.pool)
+        .await?;
+        let pending = NanoKvr(counter(&row, "pending")?);
+        Ok(WalletStatement {
+            address,
+            pending_nano_kvr: pending,
+            pending_kvr: pending.to_string(),
+            settled_nano_kvr: NanoKvr(counter(&row, "settled")?),
+            work_bytes: counter(&row, "work_bytes")?,
+            sequence: counter(&row, "sequence")?,
+            last_credit_unix_ms: counter(&row, "last_credit_unix_ms")?,
+        })
+    }
+
+    /// A wallet's transfers after a sequence, oldest first; at most [`CREDITS_PER_PAGE_MAX`].
+    ///
+    /// # Errors
+    /// A store that fails.
+    pub async fn credits(&self, address: PublicKey, after: u64) -> Result<Vec<Transfer>, LedgerError> {
+        let rows = sqlx::query("SELECT * FROM transfer WHERE wallet = $1 AND sequence > $2 ORDER BY sequence LIMIT $3")
+            .bind(address.to_string())
+            .bind(i64::try_from(after).unwrap_or(i64::MAX))
+            .bind(i64::from(CREDITS_PER_PAGE_MAX))
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter().map(transfer).collect()
+    }
+
+    /// How far a hub's changes were applied. `hub` is the name the gateway knows it by.
+    ///
+    /// # Errors
+    /// A store that fails.
+    pub async fn poll_position(&self, hub: &str) -> Result<u64, LedgerError> {
+        let row = sqlx::query("SELECT change_seq FROM poll_position WHERE hub = $1")
+            .bind(hub.to_owned())
+            .fetch_optional(&self.pool)
+            .await?;
+        row.map_or(Ok(0), |row| counter(&row, "change_seq"))
+    }
+
+    /// Remembers how far a hub's changes were applied. Losing it costs a repeated poll, never a credit.
+    ///
+    /// # Errors
+    /// A store that fails.
+    pub async fn set_poll_position(&self, hub: &str, change_seq: u64) -> Result<(), LedgerError> {
+        sqlx::query(
+            "INSERT INTO poll_position (hub, change_seq) VALUES ($1, $2) \
+             ON CONFLICT (hub) DO UPDATE SET change_seq = excluded.change_seq",
+        )
+        .bind(hub.to_owned())
+        .bind(signed(change_seq)?)
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+}
