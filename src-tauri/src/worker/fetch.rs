@@ -18,8 +18,8 @@ use super::slices::{Held, Holdings, Library};
 use super::status::{Board, Phase};
 use super::Source;
 use crate::kernel::{Expert, KernelError};
-use crate::model::{Data, ExpertWeights, Manifest, ManifestError};
-use crate::types::{Digest, ExpertId};
+use crate::model::{Data, ExpertWeights, Manifest, ManifestError, Model};
+use crate::types::{Digest, ExpertId, Hex};
 use crate::wire::chunk::{CHUNK_BYTES_MAX, ExpertChunk, MANIFEST_EXPERT};
 use crate::wire::control::{Control, ExpertGet, Lease, Release};
 use crate::wire::{Frame, FrameError, Slice};
@@ -163,10 +163,185 @@ impl Pipe {
                 break;
             }
         }
-        let got = Digest::from(blake3::hash(&bytes));
+        let got = Hex(*blake3::hash(&bytes).as_bytes());
         if got != expected {
             return Err(FetchError::ManifestId { expected, got });
         }
         Ok(Manifest::from_bytes(&bytes)?)
     }
+}
+
+/// The pieces of one expert.
+fn gets(wanted: &Wanted) -> impl Iterator<Item = ExpertGet> + use<> {
+    let Wanted { id, bytes } = *wanted;
+    (0..bytes).step_by(CHUNK_BYTES_MAX).map(move |offset| {
+        let length = (bytes - offset).min(CHUNK_BYTES_MAX as u64) as u32;
+        ExpertGet { layer: id.layer, expert: id.expert, offset, length }
+    })
+}
+
+fn check_piece(asked: &Asked, frame: &Frame, chunk: &ExpertChunk) -> Result<(), FetchError> {
+    let ExpertGet { offset, length, .. } = asked.get;
+    let fits = frame.header.request == asked.request && chunk.offset == offset && chunk.bytes.len() == length as usize;
+    if fits {
+        return Ok(());
+    }
+    let (request, got_offset, got) = (asked.request, chunk.offset, chunk.bytes.len());
+    Err(FetchError::Piece { request, offset, expected: length, got_offset, got })
+}
+
+/// Everything that taking a lease needs.
+pub(super) struct Taking {
+    pub library: Arc<Library>,
+    pub holdings: Arc<Holdings>,
+    pub board: Arc<Board>,
+    pub link: Arc<Link>,
+    pub pipe: Arc<Pipe>,
+    /// Bytes offered.
+    pub memory_bytes: u64,
+}
+
+impl Taking {
+    /// Gets every expert of a lease, verified; returns what is held and its bytes.
+    pub async fn take(self, lease: Lease) -> Result<(Arc<Held>, u64), FetchError> {
+        let slice = Slice::from_ranges(&lease.experts)?;
+        let manifest = self.manifest(lease.manifest).await?;
+        let mut wanted = Vec::new();
+        let (mut total, mut done) = (0, 0);
+        for id in slice.iter() {
+            let known = manifest.digest(id.layer, id.expert).is_some();
+            let bytes = manifest.expert_bytes(id.layer).filter(|_| known).ok_or(FetchError::NoExpert(id))?;
+            total += bytes;
+            match self.library.get(id) {
+                Some(_) => done += bytes,
+                None => wanted.push(Wanted { id, bytes }),
+            }
+        }
+        if total > self.memory_bytes {
+            return Err(FetchError::TooLarge { bytes: total, memory: self.memory_bytes });
+        }
+        self.make_room(&slice, &manifest, &wanted).await?;
+        self.board.phase(Phase::Fetching { done, total });
+        self.gather(&manifest, wanted, done, total).await?;
+
+        let experts: HashMap<ExpertId, Arc<Expert>> =
+            slice.iter().filter_map(|id| Some((id, self.library.get(id)?))).collect();
+        self.library.keep_only(&slice);
+        let held = Held { lease: lease.lease, slice, hidden: manifest.hidden_size(), experts };
+        Ok((Arc::new(held), total))
+    }
+
+    async fn manifest(&self, expected: Digest) -> Result<Arc<Manifest>, FetchError> {
+        if let Some(known) = self.library.manifest().filter(|known| known.id() == expected) {
+            return Ok(known);
+        }
+        if let Source::LocalModel(model) = self.library.source() {
+            let model = Arc::clone(model);
+            let ours = spawn_blocking(move || Manifest::of(&model)).await?;
+            if ours.id() == expected {
+                let ours = Arc::new(ours);
+                self.library.set_manifest(Arc::clone(&ours), true);
+                return Ok(ours);
+            }
+            warn!(expected = %expected, ours = %ours.id(), "the local model is not the one that is served; fetching");
+        }
+        let fetched = Arc::new(self.pipe.manifest(expected).await?);
+        self.library.set_manifest(Arc::clone(&fetched), false);
+        Ok(fetched)
+    }
+
+    /// Gives back, by name, what the new slice does not need, when old and new would not fit together.
+    async fn make_room(&self, slice: &Slice, manifest: &Manifest, wanted: &[Wanted]) -> Result<(), FetchError> {
+        let Some(held) = self.holdings.newest() else { return Ok(()) };
+        let leaving = held.slice.without(slice);
+        let kept: u64 = held.slice.iter().filter_map(|id| manifest.expert_bytes(id.layer)).sum();
+        let coming: u64 = wanted.iter().map(|w| w.bytes).sum();
+        if leaving.is_empty() || kept + coming <= self.memory_bytes {
+            return Ok(());
+        }
+        let release = Release { lease: held.lease, experts: leaving.to_ranges() };
+        self.link.send(&release.frame()?).await?;
+        self.holdings.give_up(&leaving);
+        self.library.keep_only(slice);
+        Ok(())
+    }
+
+    async fn gather(
+        &self,
+        manifest: &Arc<Manifest>,
+        mut wanted: Vec<Wanted>,
+        mut done: u64,
+        total: u64,
+    ) -> Result<(), FetchError> {
+        if let Some(model) = self.local_model() {
+            for Wanted { id, bytes } in wanted {
+                let weights = expert_of(&model, id).ok_or(FetchError::NoExpert(id))?.clone();
+                self.prepare(id, weights).await?;
+                done += bytes;
+                self.board.phase(Phase::Fetching { done, total });
+            }
+            return Ok(());
+        }
+        for _ in 0..TRIES {
+            let mut damaged = Vec::new();
+            self.pipe
+                .fetch(&wanted, async |id, bytes| {
+                    let size = bytes.len() as u64;
+                    match self.verify(manifest, id, bytes).await? {
+                        Some(weights) => {
+                            self.prepare(id, weights).await?;
+                            done += size;
+                            self.board.phase(Phase::Fetching { done, total });
+                        }
+                        None => damaged.push(Wanted { id, bytes: size }),
+                    }
+                    Ok(())
+                })
+                .await?;
+            if damaged.is_empty() {
+                return Ok(());
+            }
+            warn!(experts = damaged.len(), "experts came damaged and are fetched again");
+            wanted = damaged;
+        }
+        wanted.first().map_or(Ok(()), |first| Err(FetchError::Damaged(first.id)))
+    }
+
+    /// The local model, if it is the one that is served.
+    fn local_model(&self) -> Option<Arc<Model>> {
+        match self.library.source() {
+            Source::LocalModel(model) if self.library.is_own() => Some(Arc::clone(model)),
+            _ => None,
+        }
+    }
+
+    /// The expert's matrices, if its bytes are the ones that the manifest names.
+    async fn verify(
+        &self,
+        manifest: &Arc<Manifest>,
+        id: ExpertId,
+        bytes: Vec<u8>,
+    ) -> Result<Option<ExpertWeights>, FetchError> {
+        let manifest = Arc::clone(manifest);
+        let verified = spawn_blocking(move || {
+            let digest = Hex(*blake3::hash(&bytes).as_bytes());
+            if manifest.digest(id.layer, id.expert) != Some(digest) {
+                return None;
+            }
+            manifest.expert(id.layer, Data::from(bytes))
+        });
+        Ok(verified.await?)
+    }
+
+    async fn prepare(&self, id: ExpertId, weights: ExpertWeights) -> Result<(), FetchError> {
+        let prepared = spawn_blocking(move || Expert::new(&weights)).await?;
+        self.library.put(id, Arc::new(prepared.map_err(|source| FetchError::Unusable { id, source })?));
+        Ok(())
+    }
+}
+
+/// An expert of a model; layers as in [`ExpertId`], the MTP layer last.
+fn expert_of(model: &Model, id: ExpertId) -> Option<&ExpertWeights> {
+    let layers = model.weights.layers.iter().chain(model.weights.mtp.iter().map(|mtp| &mtp.layer));
+    layers.into_iter().nth(id.layer.into())?.experts.get(usize::from(id.expert))
 }

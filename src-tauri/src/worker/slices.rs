@@ -90,6 +90,8 @@ pub(super) struct Library {
 #[derive(Default)]
 struct Shelf {
     manifest: Option<Arc<Manifest>>,
+    /// Whether the manifest is the local model's.
+    own: bool,
     experts: HashMap<ExpertId, Arc<Expert>>,
 }
 
@@ -110,9 +112,14 @@ impl Library {
         self.shelf().manifest.clone()
     }
 
-    /// Starts over for another model.
-    pub fn set_manifest(&self, manifest: Arc<Manifest>) {
-        *self.shelf() = Shelf { manifest: Some(manifest), experts: HashMap::new() };
+    /// Whether the local model is the one that is served.
+    pub fn is_own(&self) -> bool {
+        self.shelf().own
+    }
+
+    /// Starts over for another model; `own` when it is the local one.
+    pub fn set_manifest(&self, manifest: Arc<Manifest>, own: bool) {
+        *self.shelf() = Shelf { manifest: Some(manifest), own, experts: HashMap::new() };
     }
 
     pub fn get(&self, id: ExpertId) -> Option<Arc<Expert>> {
