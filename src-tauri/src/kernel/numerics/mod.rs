@@ -18,6 +18,7 @@ pub mod quantise;
 pub mod row_dot;
 pub mod swiglu;
 
+pub(crate) use blocks::growth_bits;
 pub use expert::{WeighedError, expert};
 pub use matrix::{ExactMatrix, MatrixError};
 pub use output::{GateWeightError, OutOfRange, gate_weight, grid, output};

@@ -1,0 +1,73 @@
+//! What one instruction level must do; everything around it is shared.
+
+use std::ops::Range;
+
+use crate::kernel::numerics::row_dot::{GUARD_BITS, Scaled};
+use crate::kernel::numerics::{self, ExactMatrix, OutOfRange, Poison, growth_bits};
+use crate::model::BlockType;
+use crate::types::GateWeight;
+
+/// Most quantised rows that one pass over a weight row serves.
+pub(super) const ROWS_PER_PASS: usize = 4;
+
+/// Dots of consecutive weight rows with one quantised row: dot i is `values[i] · 2^(base + exponents[i])`.
+#[derive(Clone, Copy)]
+pub(super) struct Dots<'a> {
+    /// One per weight row.
+    pub values: &'a [i32],
+    /// The weight rows' exponents.
+    pub exponents: &'a [i8],
+    /// The part of the exponent that the quantised row and the type decide.
+    pub base: i32,
+}
+
+impl Dots<'_> {
+    /// The base for a quantised row with the given top and weights of type `ty`.
+    pub fn base(top: i32, ty: BlockType) -> i32 {
+        top + growth_bits(ty) - 31 + GUARD_BITS
+    }
+
+    /// Dot `i`.
+    pub fn get(&self, i: usize) -> Scaled {
+        Scaled { value: self.values[i], exponent: self.base + i32::from(self.exponents[i]) }
+    }
+}
+
+/// One instruction level. Every method returns the bits of `kernel::numerics`.
+pub(super) trait Engine: Copy + Send + Sync {
+    /// A quantised row in the layout that [`dots`](Self::dots) reads for one weight type.
+    type Row: Send + Sync;
+
+    /// Prepares whole super-blocks in wire form for weights of type `ty`.
+    fn row(self, ty: BlockType, wire: &[u8]) -> Self::Row;
+
+    /// The row's top exponent; any number when it is all zero.
+    fn top(row: &Self::Row) -> i32;
+
+    /// Dots of weight rows `rows` with each of `xs` (at most [`ROWS_PER_PASS`], prepared for the weights' type):
+    /// `out[x · rows.len() + r]`.
+    fn dots(self, weights: &ExactMatrix, rows: Range<usize>, xs: &[&Self::Row], out: &mut [i32]);
+
+    /// `silu(gate) · up` for every dot.
+    fn swiglu(self, gate: Dots<'_>, up: Dots<'_>, out: &mut [f32]) {
+        for (i, h) in out.iter_mut().enumerate() {
+            *h = numerics::swiglu(gate.get(i), up.get(i));
+        }
+    }
+
+    /// Appends the wire form of `x`.
+    fn quantise(self, x: &[f32], wire: &mut Vec<u8>) -> Result<(), Poison> {
+        numerics::quantise_row(x, wire)
+    }
+
+    /// Adds the weighted dots on the grid to `sums`, which may wrap when there are more than sixteen experts.
+    ///
+    /// # Errors
+    /// An output does not fit the grid; `sums` then hold anything.
+    fn add_outputs(self, dots: Dots<'_>, gate: GateWeight, grid: i8, sums: &mut [i32]) -> Result<(), OutOfRange> {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            *sum = sum.wrapping_add(numerics::output(dots.get(i), gate, grid)?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! A request on the CPU: group rows by expert, run gate and up, re-quantise, run down, add on each row's grid.
+//!
+//! Experts go in waves that bound what is kept between gate and down; `pieces` cuts a wave's work for the threads.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::engine::Engine;
+use super::pieces::{Columns, Inner, Inputs};
+use super::portable::Portable;
+use super::{CpuPath, CpuPathError};
+use crate::kernel::batch::{self, ExactBatch, Group};
+use crate::kernel::crew::Crew;
+use crate::kernel::experts::{ExpertCompute, ExpertSource, KernelError};
+use crate::wire::work::{Dispatch, Partials, RowStatus};
+
+/// Assignments of a wave: their inner rows (4 KiB each at width 1024) stay in a shared cache.
+const WAVE_ASSIGNMENTS: usize = 1024;
+
+/// Computes experts on the CPU.
+#[derive(Debug)]
+pub struct CpuKernel {
+    path: CpuPath,
+    crew: Crew,
+}
+
+impl CpuKernel {
+    /// A kernel on `path` with `threads` threads, the calling one included (at least one).
+    ///
+    /// # Errors
+    /// This CPU does not support the path, or the threads cannot be had.
+    pub fn new(path: CpuPath, threads: usize) -> Result<Self, CpuPathError> {
+        if !path.is_supported() {
+            return Err(path.unsupported());
+        }
+        let crew = Crew::new(threads).map_err(|e| CpuPathError::Threads { threads, reason: e.to_string() })?;
+        Ok(Self { path, crew })
+    }
+
+    /// The instructions it uses.
+    #[must_use]
+    pub fn path(&self) -> CpuPath {
+        self.path
+    }
+}
+
+impl ExpertCompute for CpuKernel {
+    fn compute(
+        &self,
+        experts: &dyn ExpertSource,
+        layer: u16,
+        parts: &[Dispatch],
+    ) -> Result<Vec<Partials>, KernelError> {
+        let batch = ExactBatch::new(experts, layer, parts)?;
+        let (sums, status) = match self.path {
+            CpuPath::Portable => run(Portable, &self.crew, &batch),
+        };
+        Ok(batch::into_parts(parts, &status, sums, batch.hidden))
+    }
+
+    fn device(&self) -> String {
+        format!("cpu ({}, {} threads)", self.path, self.crew.threads())
+    }
+}
+
+/// How the batch's rows went so far; a worse status stays.
+struct Statuses(Vec<AtomicU8>);
+
+impl Statuses {
+    fn raise(&self, row: usize, status: RowStatus) {
+        self.0[row].fetch_max(status as u8, Ordering::Relaxed);
+    }
+
+    fn finish(self) -> Vec<RowStatus> {
+        let read = |s: AtomicU8| match s.into_inner() {
+            0 => RowStatus::Ok,
+            1 => RowStatus::Range,
+            _ => RowStatus::Poison,
+        };
+        self.0.into_iter().map(read).collect()
+    }
+}
+
+/// Sums (`rows × hidden`, meaningless where the status is not `Ok`) and statuses of a batch.
+fn run<E: Engine>(engine: E, crew: &Crew, batch: &ExactBatch<'_>) -> (Vec<i32>, Vec<RowStatus>) {
+    let statuses = Statuses(batch.rows.iter().map(|_| AtomicU8::new(0)).collect());
+    let inputs = Inputs::new(engine, crew, batch);
+    let mut sums = Columns::new(batch);
+    let mut rest = batch.groups.as_slice();
+    while !rest.is_empty() {
+        let mut assignments = 0;
+        let fits = |group: &&Group| {
+            assignments += group.slots.len();
+            assignments <= WAVE_ASSIGNMENTS
+        };
+        let (wave, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+        let inner = Inner::new(engine, crew, wave, &inputs);
+        let rows = inner.quantise(engine, crew, |slot| statuses.raise(slot.row, RowStatus::Poison));
+        sums.add_down(engine, crew, batch, wave, &rows, |slot| statuses.raise(slot.row, RowStatus::Range));
+        rest = later;
+    }
+    (sums.into_rows(), statuses.finish())
+}
