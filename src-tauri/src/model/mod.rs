@@ -11,6 +11,7 @@ mod files;
 mod gguf;
 pub mod huggingface;
 pub mod hyper;
+pub mod manifest;
 mod names;
 pub mod tensor;
 mod tensors;
@@ -21,6 +22,7 @@ pub use bytes::Data;
 pub use error::ModelError;
 pub use huggingface::Checkpoint;
 pub use hyper::{Architecture, DeltaNetShape, HeadOrder, HyperParameters};
+pub use manifest::{Manifest, ManifestError};
 pub use tensor::{BlockType, Matrix};
 
 /// Opens `path`: a `.gguf` file, any part of a split one, or a Hugging Face directory.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Semaphore, mpsc};
+use tokio::sync::{Mutex, MutexGuard, Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::warn;
@@ -91,44 +91,10 @@ impl Pipe {
         (Self { link, room, pieces: Mutex::new(rx), next: AtomicU64::new(1), patience }, tx)
     }
 
-    /// Fetches everything `wanted`; `finished` gets each as soon as it is complete.
-    async fn fetch(
-        &self,
-        wanted: &[Wanted],
-        mut finished: impl AsyncFnMut(ExpertId, Vec<u8>) -> Result<(), FetchError>,
-    ) -> Result<(), FetchError> {
-        let mut pieces = self.pieces.lock().await;
-        let mut gets = wanted.iter().enumerate().flat_map(|(index, w)| gets(w).map(move |get| (index, get))).peekable();
-        let mut asked: VecDeque<Asked> = VecDeque::new();
-        let mut buffer = Vec::new();
-        loop {
-            while gets.peek().is_some() {
-                let Ok(place) = self.room.try_acquire() else { break };
-                let Some((wanted, get)) = gets.next() else { break };
-                let request = self.next.fetch_add(1, Relaxed);
-                self.link.send(&get.reply(request)?).await?;
-                place.forget();
-                asked.push_back(Asked { request, wanted, get });
-            }
-            if asked.is_empty() && gets.peek().is_none() {
-                return Ok(());
-            }
-            let piece = timeout(self.patience, pieces.recv()).await.map_err(|_| FetchError::Stalled(self.patience))?;
-            let Some(frame) = piece else { return Err(LinkError::Over.into()) };
-            self.room.add_permits(1);
-            // Pieces of a lease that was replaced still arrive; they are older than anything asked for now.
-            if asked.front().is_none_or(|first| frame.header.request < first.request) {
-                continue;
-            }
-            let Some(first) = asked.pop_front() else { continue };
-            let chunk = ExpertChunk::read(&frame)?;
-            check_piece(&first, &frame, &chunk)?;
-            buffer.extend_from_slice(&chunk.bytes);
-            let Wanted { id, bytes } = wanted[first.wanted];
-            if buffer.len() as u64 == bytes {
-                finished(id, std::mem::take(&mut buffer)).await?;
-            }
-        }
+    /// Starts to fetch everything `wanted`.
+    async fn start(&self, wanted: Vec<Wanted>) -> Fetching<'_> {
+        let pieces = self.pieces.lock().await;
+        Fetching { pipe: self, pieces, wanted, next: (0, 0), asked: VecDeque::new(), buffer: Vec::new() }
     }
 
     /// Fetches the manifest, whose length only its last piece tells.
@@ -171,13 +137,66 @@ impl Pipe {
     }
 }
 
-/// The pieces of one expert.
-fn gets(wanted: &Wanted) -> impl Iterator<Item = ExpertGet> + use<> {
-    let Wanted { id, bytes } = *wanted;
-    (0..bytes).step_by(CHUNK_BYTES_MAX).map(move |offset| {
+/// Experts on their way.
+struct Fetching<'a> {
+    pipe: &'a Pipe,
+    pieces: MutexGuard<'a, mpsc::Receiver<Frame>>,
+    wanted: Vec<Wanted>,
+    /// Index into `wanted` and offset of the piece to ask for next.
+    next: (usize, u64),
+    asked: VecDeque<Asked>,
+    /// The expert that is coming in.
+    buffer: Vec<u8>,
+}
+
+impl Fetching<'_> {
+    /// The piece to ask for next.
+    fn next_get(&self) -> Option<ExpertGet> {
+        let Wanted { id, bytes } = *self.wanted.get(self.next.0)?;
+        let offset = self.next.1;
         let length = (bytes - offset).min(CHUNK_BYTES_MAX as u64) as u32;
-        ExpertGet { layer: id.layer, expert: id.expert, offset, length }
-    })
+        Some(ExpertGet { layer: id.layer, expert: id.expert, offset, length })
+    }
+
+    /// Asks for as many pieces as may be in flight.
+    async fn ask(&mut self) -> Result<(), FetchError> {
+        while let Some(get) = self.next_get() {
+            let Ok(place) = self.pipe.room.try_acquire() else { break };
+            let request = self.pipe.next.fetch_add(1, Relaxed);
+            self.pipe.link.send(&get.reply(request)?).await?;
+            place.forget();
+            let (wanted, end) = (self.next.0, get.offset + u64::from(get.length));
+            self.next = if end < self.wanted[wanted].bytes { (wanted, end) } else { (wanted + 1, 0) };
+            self.asked.push_back(Asked { request, wanted, get });
+        }
+        Ok(())
+    }
+
+    /// The next complete expert; `None` after the last.
+    async fn expert(&mut self) -> Result<Option<(ExpertId, Vec<u8>)>, FetchError> {
+        loop {
+            self.ask().await?;
+            if self.asked.is_empty() && self.next.0 == self.wanted.len() {
+                return Ok(None);
+            }
+            let patience = self.pipe.patience;
+            let piece = timeout(patience, self.pieces.recv()).await.map_err(|_| FetchError::Stalled(patience))?;
+            let Some(frame) = piece else { return Err(LinkError::Over.into()) };
+            self.pipe.room.add_permits(1);
+            // Pieces of a lease that was replaced still arrive; they are older than anything asked for now.
+            if self.asked.front().is_none_or(|first| frame.header.request < first.request) {
+                continue;
+            }
+            let Some(first) = self.asked.pop_front() else { continue };
+            let chunk = ExpertChunk::read(&frame)?;
+            check_piece(&first, &frame, &chunk)?;
+            self.buffer.extend_from_slice(&chunk.bytes);
+            let Wanted { id, bytes } = self.wanted[first.wanted];
+            if self.buffer.len() as u64 == bytes {
+                return Ok(Some((id, std::mem::take(&mut self.buffer))));
+            }
+        }
+    }
 }
 
 fn check_piece(asked: &Asked, frame: &Frame, chunk: &ExpertChunk) -> Result<(), FetchError> {
@@ -237,7 +256,7 @@ impl Taking {
         }
         if let Source::LocalModel(model) = self.library.source() {
             let model = Arc::clone(model);
-            let ours = spawn_blocking(move || Manifest::of(&model)).await?;
+            let ours = spawn_blocking(move || Manifest::of(&model)).await??;
             if ours.id() == expected {
                 let ours = Arc::new(ours);
                 self.library.set_manifest(Arc::clone(&ours), true);
@@ -284,20 +303,17 @@ impl Taking {
         }
         for _ in 0..TRIES {
             let mut damaged = Vec::new();
-            self.pipe
-                .fetch(&wanted, async |id, bytes| {
-                    let size = bytes.len() as u64;
-                    match self.verify(manifest, id, bytes).await? {
-                        Some(weights) => {
-                            self.prepare(id, weights).await?;
-                            done += size;
-                            self.board.phase(Phase::Fetching { done, total });
-                        }
-                        None => damaged.push(Wanted { id, bytes: size }),
-                    }
-                    Ok(())
-                })
-                .await?;
+            let mut fetching = self.pipe.start(wanted).await;
+            while let Some((id, data)) = fetching.expert().await? {
+                let bytes = data.len() as u64;
+                let Some(weights) = self.verify(manifest, id, data).await? else {
+                    damaged.push(Wanted { id, bytes });
+                    continue;
+                };
+                self.prepare(id, weights).await?;
+                done += bytes;
+                self.board.phase(Phase::Fetching { done, total });
+            }
             if damaged.is_empty() {
                 return Ok(());
             }
@@ -328,7 +344,7 @@ impl Taking {
             if manifest.digest(id.layer, id.expert) != Some(digest) {
                 return None;
             }
-            manifest.expert(id.layer, Data::from(bytes))
+            manifest.expert(id.layer, &Data::from(bytes))
         });
         Ok(verified.await?)
     }
