@@ -52,6 +52,7 @@ pub(super) struct Request {
     sent: Instant,
     deadline: Instant,
     unanswered: usize,
+    raw_bytes: usize,
     /// Its parts in order.
     pub asked: Vec<Asked>,
     /// Why there will be no more answers.
@@ -76,6 +77,7 @@ impl Request {
         let allowed = rule.deadline(session.predict(load));
         let frames = frames(id, layer, holder.lease, allowed, &mut parts);
         let sent = Instant::now();
+        let raw_bytes = frames.as_ref().map_or(0, |frames| frames.iter().map(raw_bytes).sum());
         if !frames.is_ok_and(|frames| session.send_all(frames)) {
             session.inflight.withdraw(id);
             return None;
@@ -83,7 +85,7 @@ impl Request {
         let asked: Vec<Asked> =
             parts.into_iter().map(|part| Asked { part, partials: None, judged: false }).collect();
         let (unanswered, deadline) = (asked.len(), sent + allowed);
-        Some(Self { session, id, load, sent, deadline, unanswered, asked, failure: None })
+        Some(Self { session, id, load, sent, deadline, unanswered, raw_bytes, asked, failure: None })
     }
 
     fn is_awaited(&self) -> bool {
@@ -93,6 +95,7 @@ impl Request {
     /// Takes a reply to one part; whether it can be used.
     fn answer(&mut self, frame: &Frame) -> bool {
         let Some(asked) = self.asked.get_mut(usize::from(frame.header.part)) else { return false };
+        self.raw_bytes += raw_bytes(frame);
         let Dispatch { hidden, rows, assignments, .. } = &asked.part.dispatch;
         let partials = Partials::decode(&frame.header, &frame.body, *hidden, rows.len(), assignments.len());
         let read = partials.is_ok();
@@ -183,6 +186,11 @@ fn frames(id: u64, layer: u16, lease: u32, allowed: Duration, parts: &mut [Part]
     parts.iter_mut().enumerate().map(frame).collect()
 }
 
+/// Bytes of a frame with its header.
+fn raw_bytes(frame: &Frame) -> usize {
+    HEADER_BYTES + frame.body.len()
+}
+
 /// Bytes of a part and of its reply.
 fn bytes_both_ways(dispatch: &Dispatch) -> usize {
     let (rows, assignments) = (dispatch.rows.len(), dispatch.assignments.len());
@@ -247,6 +255,11 @@ impl Round {
     /// When the round was sent.
     pub fn started(&self) -> Instant {
         self.started
+    }
+
+    /// Bytes of work frames sent and received.
+    pub fn raw_bytes(&self) -> usize {
+        self.requests.iter().map(|request| request.raw_bytes).sum()
     }
 
     /// Waits until every request is answered, failed or late; returns how many replies could not be read.

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct Counters {
     /// Assignments whose partials came from a worker and were used.
     pub assignments_remote: AtomicU64,
-    /// Assignments computed here, recomputed ones included.
+    /// Assignments of remote layers computed here, recomputed ones included.
     pub assignments_local: AtomicU64,
     /// Assignments that were sent out and then computed here after all.
     pub recomputed: AtomicU64,
@@ -26,6 +26,8 @@ pub struct Counters {
     pub requests: AtomicU64,
     /// Work bytes of the accepted assignments.
     pub work_bytes: AtomicU64,
+    /// Bytes of work frames both ways, headers included.
+    pub raw_bytes: AtomicU64,
     /// Time of a layer-step that had a remote part, from sending to the last partial.
     pub layer_step: Histogram,
 }
@@ -43,6 +45,7 @@ pub struct Counts {
     pub refused: u64,
     pub requests: u64,
     pub work_bytes: u64,
+    pub raw_bytes: u64,
     pub layer_steps: u64,
     pub layer_step_p50_us: u64,
     pub layer_step_p99_us: u64,
@@ -68,6 +71,7 @@ impl Counters {
             refused: of(&self.refused),
             requests: of(&self.requests),
             work_bytes: of(&self.work_bytes),
+            raw_bytes: of(&self.raw_bytes),
             layer_steps: self.layer_step.samples(),
             layer_step_p50_us: self.layer_step.quantile_us(0.5),
             layer_step_p99_us: self.layer_step.quantile_us(0.99),

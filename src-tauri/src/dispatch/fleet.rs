@@ -117,12 +117,16 @@ pub struct WorkerView {
 
 /// Too few workers were ready in time.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("expected {expected} workers ready within {waited_ms} ms, got {ready}")]
+#[error("expected {expected} workers with {experts} experts ready within {waited_ms} ms, got {ready} with {held}")]
 pub struct NotReady {
     /// Workers wanted.
     pub expected: usize,
     /// Workers ready.
     pub ready: usize,
+    /// Experts of the remote layers.
+    pub experts: usize,
+    /// Experts that ready workers hold.
+    pub held: usize,
     /// How long was waited.
     pub waited_ms: u128,
 }
@@ -328,15 +332,22 @@ impl Fleet {
         (!moving).then(|| members.by_key.values().filter(|m| m.is_settled()).count())
     }
 
-    /// Waits until at least `workers` serve their slices and nothing is on the move.
+    /// Experts of the remote layers, and how many of them have a route.
+    fn coverage(&self) -> (usize, usize) {
+        (self.layers.iter().map(|l| usize::from(l.experts)).sum(), self.routes().experts.len())
+    }
+
+    /// Waits until at least `workers` serve their slices, nothing is on the move and every expert is held.
     pub async fn wait_ready(&self, workers: usize, deadline: Duration) -> Result<(), NotReady> {
         let mut changed = self.changed.subscribe();
-        let ready = changed.wait_for(|()| self.settled().is_some_and(|ready| ready >= workers));
+        let is_covered = || matches!(self.coverage(), (wanted, held) if wanted == held);
+        let ready = changed.wait_for(|()| self.settled().is_some_and(|ready| ready >= workers) && is_covered());
         match tokio::time::timeout(deadline, ready).await {
             Ok(_) => Ok(()),
             Err(_) => {
                 let ready = self.members().by_key.values().filter(|m| m.is_settled()).count();
-                Err(NotReady { expected: workers, ready, waited_ms: deadline.as_millis() })
+                let (experts, held) = self.coverage();
+                Err(NotReady { expected: workers, ready, experts, held, waited_ms: deadline.as_millis() })
             }
         }
     }

@@ -8,9 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::task::{JoinError, JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
@@ -20,8 +21,8 @@ use super::remote::{RemoteDispatch, Shared};
 use super::session::Session;
 use super::stock::{Stock, StockError};
 use crate::net::Io;
-use crate::net::framed::{self, FramedError};
-use crate::net::peer::{Peer, PeerError};
+use crate::net::framed::{self, FramedError, FramedReader, FramedWriter};
+use crate::net::peer::PeerError;
 use crate::shutdown::Shutdown;
 use crate::wire::control::{BackboneHello, Control, Decline, ExpertGet, Offer, Refuse, Release, SessionClosed, SessionOpen, SliceReady};
 use crate::wire::{Frame, FrameError, Kind};
@@ -32,6 +33,8 @@ const OPEN_DEADLINE: Duration = Duration::from_secs(20);
 const LAST_VERDICTS: Duration = Duration::from_secs(10);
 /// Unanswered `ExpertGet`s of a session: what the hub allows.
 const GETS_QUEUED: usize = 16;
+/// Pause after a failed accept, so that a lack of file handles does not become a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// When a hub that found no room should try again.
 const BUSY_RETRY_MS: u64 = 5_000;
 
@@ -54,13 +57,15 @@ enum ConnectionError {
     TooManyGets,
     #[error("the hub closed the connection without SessionClosed")]
     Abandoned,
+    #[error("reading weights ended early: {0}")]
+    Weights(#[from] JoinError),
     #[error("ended by dispatch")]
     Ended,
 }
 
 impl RemoteDispatch {
     /// Lets hubs connect until `shutdown`; returns once every connection has ended.
-    pub async fn serve(&self, listener: TcpListener, peer: Peer, shutdown: Shutdown) {
+    pub async fn serve(&self, listener: TcpListener, shutdown: Shutdown) {
         let places = Arc::new(Semaphore::new(self.shared.config.sessions_max));
         let mut connections = JoinSet::new();
         let placing = self.shared.fleet.keep_placing(&shutdown);
@@ -71,20 +76,17 @@ impl RemoteDispatch {
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
                     Ok((stream, from)) => {
-                        let connection = connect(Arc::clone(&self.shared), stream, peer.clone(), Arc::clone(&places));
+                        let (shared, places) = (Arc::clone(&self.shared), Arc::clone(&places));
                         let shutdown = shutdown.clone();
                         connections.spawn(async move {
-                            tokio::select! {
-                                ended = connection => if let Err(error) = ended {
-                                    debug!(%from, %error, "hub connection ended");
-                                },
-                                () = shutdown.wait() => {}
+                            if let Err(error) = connection(&shared, stream, &places, &shutdown).await {
+                                debug!(%from, %error, "hub connection ended");
                             }
                         });
                     }
                     Err(error) => {
                         warn!(%error, "cannot accept a hub");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
             }
@@ -93,26 +95,62 @@ impl RemoteDispatch {
     }
 }
 
-async fn connect(shared: Arc<Shared>, stream: TcpStream, peer: Peer, places: Arc<Semaphore>) -> Result<(), ConnectionError> {
-    let stream = peer.accept(stream).await?;
+/// One connection of a hub, from accept to close.
+async fn connection(
+    shared: &Arc<Shared>,
+    stream: TcpStream,
+    places: &Semaphore,
+    shutdown: &Shutdown,
+) -> Result<(), ConnectionError> {
+    let opened = tokio::select! {
+        opened = open(shared, stream, places) => opened?,
+        () = shutdown.wait() => return Ok(()),
+    };
+    match opened {
+        Some((opened, _place, reader, writer)) => session(shared, opened, reader, writer, shutdown).await,
+        None => Ok(()),
+    }
+}
+
+type Opened<'a> = (SessionOpen, SemaphorePermit<'a>, FramedReader<ReadHalf<Io>>, FramedWriter<WriteHalf<Io>>);
+
+/// Says hello and waits for the hub's worker; `None` when there is no room, or when no worker came of it.
+async fn open<'a>(
+    shared: &Shared,
+    stream: TcpStream,
+    places: &'a Semaphore,
+) -> Result<Option<Opened<'a>>, ConnectionError> {
+    let (stream, _key) = shared.config.peers.accept(stream).await?;
     let (mut reader, mut writer) = framed::split(stream);
-    let Ok(_place) = places.try_acquire() else {
+    let Ok(place) = places.try_acquire() else {
         let busy = Refuse { reason: "busy".into(), retry_after_ms: Some(BUSY_RETRY_MS) };
-        return Ok(writer.send(&busy.frame()?).await?);
+        writer.send(&busy.frame()?).await?;
+        return Ok(None);
     };
     let hello = BackboneHello { manifest: shared.stock.manifest_id(), hidden_size: shared.stock.hidden_size() };
     writer.send(&hello.frame()?).await?;
-    let Some(first) = timeout(OPEN_DEADLINE, reader.recv()).await.map_err(|_| ConnectionError::NotOpened)?? else {
-        return Ok(());
-    };
-    let opened = SessionOpen::read(&first)?;
+    let first = timeout(OPEN_DEADLINE, reader.recv()).await.map_err(|_| ConnectionError::NotOpened)??;
+    Ok(match first {
+        Some(first) => Some((SessionOpen::read(&first)?, place, reader, writer)),
+        None => None,
+    })
+}
+
+/// A worker's session, from its first frame to its last verdict.
+async fn session(
+    shared: &Arc<Shared>,
+    opened: SessionOpen,
+    mut reader: FramedReader<ReadHalf<Io>>,
+    writer: FramedWriter<WriteHalf<Io>>,
+    shutdown: &Shutdown,
+) -> Result<(), ConnectionError> {
     info!(session = %opened.session_id, wallet = %opened.wallet, "worker joined");
     let (session, frames, ended) = Session::new(opened);
     let session = Arc::new(session);
     let (gets, gets_rx) = mpsc::channel(GETS_QUEUED);
     let (chunks_tx, chunks) = mpsc::channel(1);
-    let fetching = tokio::spawn(serve_weights(Arc::clone(&shared.stock), gets_rx, chunks_tx));
-    let mut writing = tokio::spawn(write(writer, frames, chunks));
+    let weights = serve_weights(&shared.stock, gets_rx, chunks_tx);
+    let mut writing = AbortOnDrop(tokio::spawn(write(writer, frames, chunks)));
 
     shared.fleet.join(Arc::clone(&session));
     let read = async {
@@ -125,19 +163,29 @@ async fn connect(shared: Arc<Shared>, stream: TcpStream, peer: Peer, places: Arc
     };
     let result = tokio::select! {
         result = read => result,
+        result = weights => result,
         () = ended.wait() => Err(ConnectionError::Ended),
-        _ = &mut writing => Err(ConnectionError::Abandoned),
+        () = shutdown.wait() => Ok(()),
+        _ = &mut writing.0 => Err(ConnectionError::Abandoned),
     };
     shared.fleet.leave(&session);
     session.inflight.close();
     info!(session = %session.opened.session_id, result = ?result, "worker left");
-    fetching.abort();
     // The writer ends by itself once the last step that used this session has given its verdicts.
     drop(session);
-    if !writing.is_finished() && timeout(LAST_VERDICTS, &mut writing).await.is_err() {
-        writing.abort();
+    if !writing.0.is_finished() {
+        let _ = timeout(LAST_VERDICTS, &mut writing.0).await;
     }
     result
+}
+
+/// A task that does not outlive its owner.
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Shared {
@@ -183,13 +231,13 @@ impl Shared {
 
 /// Reads what is asked for, one piece ahead of the writer.
 async fn serve_weights(
-    stock: Arc<Stock>,
+    stock: &Arc<Stock>,
     mut gets: mpsc::Receiver<(u64, ExpertGet)>,
     chunks: mpsc::Sender<Frame>,
 ) -> Result<(), ConnectionError> {
     while let Some((request, get)) = gets.recv().await {
-        let (stock, layer) = (Arc::clone(&stock), get.layer);
-        let Ok(chunk) = tokio::task::spawn_blocking(move || stock.read(&get)).await else { break };
+        let (stock, layer) = (Arc::clone(stock), get.layer);
+        let chunk = spawn_blocking(move || stock.read(&get)).await?;
         if chunks.send(chunk?.reply(request, layer)?).await.is_err() {
             break;
         }
@@ -199,7 +247,7 @@ async fn serve_weights(
 
 /// Writes work and control frames as they come, and weights when there is nothing else.
 async fn write(
-    mut writer: framed::FramedWriter<tokio::io::WriteHalf<Io>>,
+    mut writer: FramedWriter<WriteHalf<Io>>,
     mut frames: mpsc::Receiver<Frame>,
     mut chunks: mpsc::Receiver<Frame>,
 ) -> Result<(), FramedError> {

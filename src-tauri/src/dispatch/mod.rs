@@ -4,12 +4,27 @@
 //! After: `backbone::combine` turns the sums into hidden state. The sum of a row does not depend on who
 //! computed what, because partials are integers on the row's grid.
 
+mod batch;
 pub mod counters;
+pub mod exact;
+pub mod experts;
 mod fleet;
 pub mod inflight;
+mod listener;
+pub mod local;
 pub mod placement;
+pub mod remote;
 mod session;
+mod stock;
 
+pub use counters::Counts;
+pub use experts::ModelExperts;
+pub use fleet::{NotReady, WorkerView};
+pub use inflight::DeadlineRule;
+pub use local::{LocalDispatch, Mode};
+pub use remote::{RemoteConfig, RemoteDispatch};
+
+use crate::kernel::KernelError;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -52,7 +67,7 @@ pub enum RowSum {
 }
 
 /// Why a step cannot go on.
-#[derive(Debug, thiserror::Error, PartialEq)]
+#[derive(Debug, thiserror::Error)]
 pub enum DispatchError {
     /// The router gave a weight that is no weight.
     #[error("layer {layer}, row {row}: gate weight {weight} of expert {expert} is not a finite number ≥ 0")]
@@ -74,6 +89,12 @@ pub enum DispatchError {
         /// Expert.
         expert: u16,
     },
+    /// The backbone's own kernel refused its work.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The backbone's own kernel answered something else than it was asked.
+    #[error(transparent)]
+    Partials(#[from] exact::PartialsError),
     /// The process stops.
     #[error("shutting down")]
     Stopping,

@@ -19,11 +19,12 @@ use super::placement::LayerSize;
 use super::stock::Stock;
 use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, RowSum};
 use crate::kernel::ExpertCompute;
-use crate::model::{Manifest, Model};
+use crate::model::{Manifest, ManifestError, Model};
+use crate::net::peer::PeerSecurity;
 use crate::wire::work::{Partials, RowStatus};
 
 /// What a backbone decides about its workers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RemoteConfig {
     /// Layers whose experts workers may hold.
     pub remote_layers: Vec<u16>,
@@ -31,16 +32,19 @@ pub struct RemoteConfig {
     pub deadlines: DeadlineRule,
     /// Most sessions at once; the next is told to come back later.
     pub sessions_max: usize,
+    /// How hubs are recognised.
+    pub peers: PeerSecurity,
 }
 
 impl RemoteConfig {
     /// Sessions unless told otherwise: the tested number.
     const SESSIONS_MAX: usize = 1000;
 
-    /// The defaults for these layers.
+    /// The defaults for these layers; hubs on this machine only.
     #[must_use]
     pub fn new(remote_layers: Vec<u16>) -> Self {
-        Self { remote_layers, deadlines: DeadlineRule::default(), sessions_max: Self::SESSIONS_MAX }
+        let (deadlines, peers) = (DeadlineRule::default(), PeerSecurity::Loopback);
+        Self { remote_layers, deadlines, sessions_max: Self::SESSIONS_MAX, peers }
     }
 }
 
@@ -65,9 +69,12 @@ pub(super) struct Shared {
 type Computing = JoinHandle<Result<Vec<(Part, Partials)>, DispatchError>>;
 
 impl RemoteDispatch {
-    /// Dispatch for `model`, whose manifest is `manifest`; `compute` does what no worker does.
-    #[must_use]
-    pub fn new(model: Arc<Model>, manifest: Arc<Manifest>, compute: Arc<dyn ExpertCompute>, config: RemoteConfig) -> Self {
+    /// Dispatch for `model`; `compute` does what no worker does. Reads every expert once, for the manifest.
+    ///
+    /// # Errors
+    /// A model that no manifest can describe.
+    pub fn new(model: Arc<Model>, compute: Arc<dyn ExpertCompute>, config: RemoteConfig) -> Result<Self, ManifestError> {
+        let manifest = Manifest::of(&model)?;
         let experts = Arc::new(ModelExperts::new(Arc::clone(&model)));
         let hidden_size = model.hyper.hidden_size;
         let stock = Arc::new(Stock::new(model, manifest));
@@ -82,10 +89,12 @@ impl RemoteDispatch {
         let layers: Vec<LayerSize> = layers.into_iter().filter_map(|layer| stock.layer_size(layer)).collect();
         let fleet = Fleet::new(layers, stock.manifest_id());
         let (counters, requests) = (Counters::default(), AtomicU64::new(1));
-        Self { shared: Arc::new(Shared { config, experts, stock, fleet, counters, compute, hidden_size, requests }) }
+        let shared = Shared { config, experts, stock, fleet, counters, compute, hidden_size, requests };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Waits until at least `workers` serve their slices and no lease is on its way.
+    /// Waits until at least `workers` serve their slices, no lease is on its way, and every expert of the remote layers
+    /// is held.
     ///
     /// # Errors
     /// [`NotReady`] when they do not within `deadline`.
@@ -159,6 +168,7 @@ impl Shared {
         let local = self.compute(open.layer(), std::mem::take(&mut round.local));
         let unreadable = round.wait().await;
         Counters::add(&self.counters.refused, unreadable);
+        Counters::add(&self.counters.raw_bytes, round.raw_bytes());
         if !round.requests.is_empty() {
             self.counters.layer_step.record(round.started().elapsed());
         }
@@ -188,7 +198,9 @@ impl Shared {
             for (part, partials) in joined(work).await?? {
                 open.add(&part, &partials)?;
                 note_failures(&mut failed_rows, &part, &partials);
-                Counters::add(&self.counters.assignments_local, part.dispatch.assignments.len());
+                if self.fleet.is_remote(open.layer()) {
+                    Counters::add(&self.counters.assignments_local, part.dispatch.assignments.len());
+                }
             }
         }
 

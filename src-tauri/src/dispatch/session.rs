@@ -20,8 +20,10 @@ use crate::wire::{Frame, FrameError};
 const QUEUE_FRAMES: usize = 1024;
 /// Missed deadlines in a row before a worker is benched.
 const LATE_IN_A_ROW: u32 = 3;
-/// How long a benched worker is left alone; after it, one more miss benches it again.
-const BENCH: Duration = Duration::from_secs(10);
+/// How long a benched worker is left alone; after it, one more miss benches it again, for twice as long.
+const BENCH: Duration = Duration::from_secs(5);
+/// Most doublings of that pause: about five minutes.
+const BENCH_DOUBLINGS_MAX: u32 = 6;
 
 struct Pace {
     estimate: Estimate,
@@ -98,7 +100,8 @@ impl Session {
         pace.estimate.observe(load, took);
         pace.late_in_a_row += 1;
         if pace.late_in_a_row >= LATE_IN_A_ROW {
-            pace.benched_until = Some(now + BENCH);
+            let doublings = (pace.late_in_a_row - LATE_IN_A_ROW).min(BENCH_DOUBLINGS_MAX);
+            pace.benched_until = Some(now + BENCH * (1 << doublings));
             debug!(session = %self.opened.session_id, misses = pace.late_in_a_row, "worker is left alone for a while");
         }
     }
@@ -177,7 +180,8 @@ pub(super) mod tests {
         assert!(!session.may_be_asked(now));
         assert!(session.may_be_asked(now + BENCH));
         session.missed(load, took, now + BENCH);
-        assert!(!session.may_be_asked(now + BENCH));
+        assert!(!session.may_be_asked(now + BENCH * 3 - took));
+        assert!(session.may_be_asked(now + BENCH * 3));
         session.on_time(load, Duration::from_millis(1));
         assert!(session.may_be_asked(now + BENCH));
     }

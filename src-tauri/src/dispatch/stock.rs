@@ -22,11 +22,11 @@ pub(super) enum StockError {
 /// See the module.
 pub(super) struct Stock {
     model: Arc<Model>,
-    manifest: Arc<Manifest>,
+    manifest: Manifest,
 }
 
 impl Stock {
-    pub fn new(model: Arc<Model>, manifest: Arc<Manifest>) -> Self {
+    pub fn new(model: Arc<Model>, manifest: Manifest) -> Self {
         Self { model, manifest }
     }
 

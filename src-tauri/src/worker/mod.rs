@@ -32,6 +32,9 @@ use crate::wire::handshake::AuthSigner;
 pub use home::HomeError;
 pub use status::{Phase, WorkerStatus};
 
+/// Path of a worker's link at a gateway.
+pub const PATH: &str = "/v1/worker";
+
 /// Where the experts come from.
 #[derive(Clone, Debug)]
 pub enum Source {
@@ -74,7 +77,7 @@ impl Default for Timers {
 /// What a worker is told.
 #[derive(Clone)]
 pub struct WorkerConfig {
-    /// Gateways, `wss://host[:port]/v1/worker`, tried in turn.
+    /// Gateways, `wss://host[:port]`, tried in turn; without a path, [`PATH`] is meant.
     pub gateways: Vec<String>,
     /// Operators whose hubs are trusted.
     pub operators: Vec<PublicKey>,

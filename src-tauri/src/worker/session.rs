@@ -18,7 +18,7 @@ use super::receipts::Receipts;
 use super::serve::{Desk, Job, Tools, reason};
 use super::slices::Holdings;
 use super::status::Phase;
-use super::{Worker, link::Ended};
+use super::{PATH, Worker, link::Ended};
 use crate::net::ws::{self, WsError, WsReceiver, WsSender, WsStream};
 use crate::shutdown::Shutdown;
 use crate::wire::control::{Control, Decline, GoAway, Lease, Offer, Receipt, Refuse, Release, SliceReady};
@@ -91,7 +91,7 @@ pub(super) enum SessionError {
 
 /// Dials a gateway and proves the wallet to its hub.
 pub(super) async fn join(worker: &Worker, url: &str) -> Result<(WsStream, WorkerSession), SessionError> {
-    let mut socket = WsStream::connect(url, Arc::clone(&worker.tls), ws::WsConfig::worker()).await?;
+    let mut socket = WsStream::connect(&with_path(url), Arc::clone(&worker.tls), ws::WsConfig::worker()).await?;
     let limit = worker.config.timers.handshake;
     let session = timeout(limit, greet(worker, url, &mut socket)).await;
     Ok((socket, session.map_err(|_| SessionError::HandshakeDeadline(limit))??))
@@ -116,6 +116,15 @@ fn host_of(url: &str) -> &str {
     match authority.rfind(':') {
         Some(colon) if !authority[colon..].contains(']') => &authority[..colon],
         _ => authority,
+    }
+}
+
+/// The URL with [`PATH`] when it names none.
+fn with_path(url: &str) -> String {
+    let bare = url.trim_end_matches('/');
+    match bare.split_once("://") {
+        Some((_, rest)) if !rest.contains('/') => format!("{bare}{PATH}"),
+        _ => url.to_owned(),
     }
 }
 
@@ -324,5 +333,12 @@ mod tests {
         ] {
             assert_eq!(host_of(url), host);
         }
+    }
+
+    #[test]
+    fn a_url_without_a_path_means_the_workers_path() {
+        assert_eq!(with_path("wss://gateway.example:8443"), "wss://gateway.example:8443/v1/worker");
+        assert_eq!(with_path("wss://gateway.example/"), "wss://gateway.example/v1/worker");
+        assert_eq!(with_path("wss://gateway.example/other"), "wss://gateway.example/other");
     }
 }

@@ -109,7 +109,7 @@ fn a_stale_confirmation_changes_nothing() {
 async fn waiting_for_workers_ends_with_what_is_missing() {
     let fleet = fleet();
     let error = fleet.wait_ready(1, Duration::from_millis(5)).await.unwrap_err();
-    assert_eq!(error, NotReady { expected: 1, ready: 0, waited_ms: 5 });
+    assert_eq!(error, NotReady { expected: 1, ready: 0, experts: 8, held: 0, waited_ms: 5 });
     let one = Worker::join(&fleet, 1);
     fleet.place();
     let confirm = async { fleet.ready(&one.session, 1) };
