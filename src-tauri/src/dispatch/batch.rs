@@ -82,8 +82,7 @@ impl Request {
             session.inflight.withdraw(id);
             return None;
         }
-        let asked: Vec<Asked> =
-            parts.into_iter().map(|part| Asked { part, partials: None, judged: false }).collect();
+        let asked: Vec<Asked> = parts.into_iter().map(|part| Asked { part, partials: None, judged: false }).collect();
         let (unanswered, deadline) = (asked.len(), sent + allowed);
         Some(Self { session, id, load, sent, deadline, unanswered, raw_bytes, asked, failure: None })
     }

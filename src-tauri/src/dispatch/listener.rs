@@ -24,7 +24,9 @@ use crate::net::Io;
 use crate::net::framed::{self, FramedError, FramedReader, FramedWriter};
 use crate::net::peer::PeerError;
 use crate::shutdown::Shutdown;
-use crate::wire::control::{BackboneHello, Control, Decline, ExpertGet, Offer, Refuse, Release, SessionClosed, SessionOpen, SliceReady};
+use crate::wire::control::{
+    BackboneHello, Control, Decline, ExpertGet, Offer, Refuse, Release, SessionClosed, SessionOpen, SliceReady,
+};
 use crate::wire::{Frame, FrameError, Kind};
 
 /// The hub dials before its worker has proved itself, which takes up to ten seconds.
@@ -190,7 +192,12 @@ impl<T> Drop for AbortOnDrop<T> {
 
 impl Shared {
     /// Acts on a frame of a session; whether it was the last.
-    fn take(&self, session: &Session, frame: Frame, gets: &mpsc::Sender<(u64, ExpertGet)>) -> Result<bool, ConnectionError> {
+    fn take(
+        &self,
+        session: &Session,
+        frame: Frame,
+        gets: &mpsc::Sender<(u64, ExpertGet)>,
+    ) -> Result<bool, ConnectionError> {
         let delivery = match frame.header.kind {
             Kind::Partials => session.inflight.deliver(frame),
             Kind::Decline => session.inflight.decline(frame.header.request, Decline::read(&frame)?.reason),

@@ -73,7 +73,11 @@ impl RemoteDispatch {
     ///
     /// # Errors
     /// A model that no manifest can describe.
-    pub fn new(model: Arc<Model>, compute: Arc<dyn ExpertCompute>, config: RemoteConfig) -> Result<Self, ManifestError> {
+    pub fn new(
+        model: Arc<Model>,
+        compute: Arc<dyn ExpertCompute>,
+        config: RemoteConfig,
+    ) -> Result<Self, ManifestError> {
         let manifest = Manifest::of(&model)?;
         let experts = Arc::new(ModelExperts::new(Arc::clone(&model)));
         let hidden_size = model.hyper.hidden_size;

@@ -96,9 +96,8 @@ mod tests {
 
     #[test]
     fn a_range_runs_over_the_pieces_and_ends_with_them() {
-        let read = |offset, length| {
-            range(&[b"abc", b"", b"defg", b"h"], &ExpertGet { layer: 0, expert: 0, offset, length })
-        };
+        let read =
+            |offset, length| range(&[b"abc", b"", b"defg", b"h"], &ExpertGet { layer: 0, expert: 0, offset, length });
         assert_eq!(read(0, 100), "abcdefgh");
         assert_eq!(read(2, 3), "cde");
         assert_eq!(read(7, 9), "h");

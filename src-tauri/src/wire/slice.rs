@@ -134,8 +134,7 @@ mod tests {
     #[test]
     fn equal_sets_are_equal_slices_however_they_were_built() {
         let built: Slice = ids(&[(1, 5), (0, 2), (0, 1), (0, 0), (1, 3), (0, 2)]).into_iter().collect();
-        let read =
-            Slice::from_ranges(&BTreeMap::from([(0, vec![(0, 1), (2, 2)]), (1, vec![(3, 3), (5, 5)])])).unwrap();
+        let read = Slice::from_ranges(&BTreeMap::from([(0, vec![(0, 1), (2, 2)]), (1, vec![(3, 3), (5, 5)])])).unwrap();
         assert_eq!(built, read);
         assert_eq!(built.to_string(), "0:0-2,1:3-3,1:5-5");
         assert_eq!(built.len(), 5);

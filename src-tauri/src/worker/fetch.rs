@@ -13,10 +13,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::warn;
 
+use super::Source;
 use super::session::{Link, LinkError};
 use super::slices::{Held, Holdings, Library};
 use super::status::{Board, Phase};
-use super::Source;
 use crate::kernel::{Expert, KernelError};
 use crate::model::{Data, ExpertWeights, Manifest, ManifestError, Model};
 use crate::types::{Digest, ExpertId, Hex};

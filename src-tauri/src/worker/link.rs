@@ -57,7 +57,8 @@ impl Backoff {
 fn jitter(bound: Duration) -> Duration {
     let mut random = [0u8; 4];
     // Without randomness the pause is the longest, which is safe.
-    let share = getrandom::fill(&mut random).map_or(1.0, |()| f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX));
+    let share =
+        getrandom::fill(&mut random).map_or(1.0, |()| f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX));
     bound.mul_f64(share)
 }
 
@@ -136,6 +137,8 @@ mod tests {
         assert!(pause_after(&refused("unauthorised", None), &mut backoff) >= LONG_PAUSE);
         let replaced = SessionError::Socket(WsError::Closed { code: REPLACED, reason: "replaced".into() });
         assert!(pause_after(&replaced, &mut backoff) >= LONG_PAUSE);
-        assert!(pause_after(&SessionError::Closed, &mut Backoff::new(&Timers::default())) <= Duration::from_millis(250));
+        assert!(
+            pause_after(&SessionError::Closed, &mut Backoff::new(&Timers::default())) <= Duration::from_millis(250)
+        );
     }
 }

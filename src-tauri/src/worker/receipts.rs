@@ -130,8 +130,7 @@ mod tests {
         let (hub, other, session) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]), [9; 32]);
         let signer = KeyPair::from_seed(&session);
         let key = signer.public();
-        let mut receipts =
-            Receipts::new(hub.public(), Hex([3; 16]), PublicKey([4; 32]), signer, dir.path().to_owned());
+        let mut receipts = Receipts::new(hub.public(), Hex([3; 16]), PublicKey([4; 32]), signer, dir.path().to_owned());
         let first = receipt::sign(&hub, &counters(1, 100));
         let ack = receipts.agree(first.clone()).unwrap();
         receipt::verify_ack(&ack, &first, &key).unwrap();

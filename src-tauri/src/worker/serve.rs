@@ -131,7 +131,8 @@ fn decline(job: &Job, why: &str) -> Result<Frame, FrameError> {
 fn answer(tools: &Tools, job: &Job) -> Result<Vec<Result<Frame, FrameError>>, &'static str> {
     let first = job.parts.first().ok_or(reason::SHAPE)?;
     let layer = first.header.layer;
-    let word = |at: usize| first.body.get(at..at + 4).and_then(|b| b.first_chunk::<4>()).map(|b| u32::from_le_bytes(*b));
+    let word =
+        |at: usize| first.body.get(at..at + 4).and_then(|b| b.first_chunk::<4>()).map(|b| u32::from_le_bytes(*b));
     let (Some(lease), Some(deadline_ms)) = (word(0), word(4)) else { return Err(reason::SHAPE) };
     if job.received.elapsed() >= Duration::from_millis(deadline_ms.into()) {
         return Err(reason::DEADLINE);
