@@ -39,8 +39,7 @@ impl Stock {
     }
 
     fn layer(&self, layer: u16) -> Option<&LayerWeights> {
-        let weights = &self.model.weights;
-        weights.layers.iter().chain(weights.mtp.iter().map(|mtp| &mtp.layer)).nth(layer.into())
+        self.model.weights.moe_layers().nth(layer.into())
     }
 
     /// What placement needs to know of a layer; `None` when the model has no such layer.

@@ -1,105 +1,67 @@
-//! The manifest: which experts a model has and what their bytes are, so that a stranger's copy can be checked.
+//! The list of a model's experts by content: what a worker may hold, and how it knows that it holds the right bytes.
 //!
-//! Canonical JSON (keys sorted, no spaces): `hidden`, `intermediate`, `layers`, `numerics`, `planes`; per layer the
-//! types and shapes of gate, up and down, and one BLAKE3 digest per expert over `gate ‖ up ‖ down` as stored, rows in
-//! file order, a fused tensor split first. The manifest's id is the BLAKE3 of these bytes.
-//! **Promise:** two different texts never stand for the same manifest: what does not read back byte for byte is refused.
+//! **Invariant:** a manifest has one byte form (JSON, keys sorted, no spaces), so its id, the BLAKE3 of those bytes,
+//! names the experts exactly. [`Manifest::from_bytes`] refuses every other spelling of the same content.
+//! Why not the file's hash: workers fetch single experts, and two files with the same experts should share them.
 
-use serde::{Deserialize, Serialize};
+use rayon::prelude::*;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{BlockType, Data, ExpertWeights, LayerWeights, Matrix, Model};
-use crate::types::{Digest, Hex};
+use super::{BlockType, ExpertShape, Model};
+use crate::types::{Digest, ExpertId, Hex};
 
-/// Version of the exact numerics that the experts are computed with.
+/// Version of the exact expert function (`numerics`).
 const NUMERICS: u32 = 1;
-/// int8 planes of an activation.
+/// Planes of int8 per value that travel (`planes`).
 const PLANES: u32 = 1;
-/// Bounds of what a peer's manifest may say; far above any model, far below any overflow.
-const WIDTH_MAX: usize = 1 << 20;
-const LAYERS_MAX: usize = 4096;
+/// Bytes of a manifest: 122B's 12,544 digests take 0.85 MB.
+pub const MANIFEST_BYTES_MAX: usize = 16 << 20;
+const LAYERS_MAX: usize = 1_024;
+/// Ids are 16 bits, and 65,535 asks for the manifest itself.
 const EXPERTS_MAX: usize = 65_535;
+const WIDTH_MAX: usize = 1 << 20;
 
-/// Why there is no manifest.
+/// A model's experts: shapes, types and digests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Manifest {
+    content: Content,
+    bytes: Vec<u8>,
+}
+
+/// Bytes that are not a manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// Text that is no manifest.
-    #[error("not a manifest: {0}")]
-    Json(#[from] serde_json::Error),
-    /// A manifest in another form than the canonical one.
-    #[error("manifest is not in canonical form")]
-    NotCanonical,
-    /// A manifest of other rules.
-    #[error("manifest's {what} is {got}, expected {expected}")]
-    Rules {
-        /// Which field.
-        what: &'static str,
-        /// Its value.
-        got: u32,
-        /// The only value known here.
-        expected: u32,
-    },
-    /// A number out of bounds.
-    #[error("manifest's {what}: expected 1..={max}, got {got}")]
-    Size {
-        /// Which field.
-        what: &'static str,
-        /// Its bound.
-        max: usize,
-        /// Its value.
+    /// Longer than any manifest.
+    #[error("expected a manifest of at most {MANIFEST_BYTES_MAX} bytes, got {got}")]
+    TooLong {
+        /// Bytes given.
         got: usize,
     },
-    /// Matrices that do not form an expert, or a type that does not exist.
-    #[error("manifest's layer {layer}: {matrix} is {got}, which does not fit the model")]
-    Matrix {
-        /// The layer.
-        layer: usize,
-        /// `gate`, `up` or `down`.
-        matrix: &'static str,
-        /// What it says.
+    /// Not JSON, or not with exactly these keys.
+    #[error("manifest: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A value that no model of this version has.
+    #[error("manifest: expected {expected} for {what}, got {got}")]
+    Value {
+        /// The key.
+        what: &'static str,
+        /// What would do.
+        expected: String,
+        /// What is there.
         got: String,
     },
-    /// Experts of one layer that are stored differently.
-    #[error("layer {layer}: expert {expert} is stored in other types than expert 0")]
-    Mixed {
-        /// The layer.
-        layer: usize,
-        /// The first that differs.
-        expert: usize,
+    /// The same content in another spelling, which would have another id.
+    #[error("manifest: expected sorted keys and no spaces, got another spelling from byte {at}")]
+    Spelling {
+        /// First byte that differs.
+        at: usize,
     },
 }
 
-/// How one matrix of a layer's experts is stored: type, rows, columns.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Stored(String, usize, usize);
-
-impl Stored {
-    fn of(matrix: &Matrix) -> Self {
-        Self(format!("{:?}", matrix.ty), matrix.rows, matrix.cols)
-    }
-
-    fn ty(&self) -> Option<BlockType> {
-        BlockType::ALL.into_iter().find(|ty| format!("{ty:?}") == self.0)
-    }
-
-    fn bytes(&self) -> Option<usize> {
-        self.ty()?.row_bytes(self.2)?.checked_mul(self.1)
-    }
-}
-
-/// The experts of one layer; fields in the order of their names, which is that of the text.
+/// Keys stand in alphabetical order here because serde writes them in this order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Layer {
-    digests: Vec<Digest>,
-    down: Stored,
-    gate: Stored,
-    up: Stored,
-}
-
-/// As above.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Body {
+struct Content {
     hidden: usize,
     intermediate: usize,
     layers: Vec<Layer>,
@@ -107,195 +69,207 @@ struct Body {
     planes: u32,
 }
 
-/// See the module.
-#[derive(Clone, Debug)]
-pub struct Manifest {
-    body: Body,
-    bytes: Vec<u8>,
-    id: Digest,
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Layer {
+    digests: Vec<Digest>,
+    #[serde(serialize_with = "name", deserialize_with = "from_name")]
+    down: BlockType,
+    #[serde(serialize_with = "name", deserialize_with = "from_name")]
+    gate: BlockType,
+    #[serde(serialize_with = "name", deserialize_with = "from_name")]
+    up: BlockType,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn name<S: Serializer>(ty: &BlockType, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(ty.name())
+}
+
+fn from_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BlockType, D::Error> {
+    let name = std::borrow::Cow::<str>::deserialize(deserializer)?;
+    let unknown = || serde::de::Error::custom(format!("expected an element type, got {name:?}"));
+    BlockType::from_name(&name).ok_or_else(unknown)
 }
 
 impl Manifest {
-    /// The manifest of a model; reads every byte of its experts.
+    /// Hashes every expert of `model`; takes as long as reading the file.
     ///
     /// # Errors
-    /// [`ManifestError::Mixed`], or a model beyond the bounds of a manifest.
+    /// The content cannot be written as JSON, which no content of this type does.
     pub fn of(model: &Model) -> Result<Self, ManifestError> {
-        let weights = &model.weights;
-        let layers = weights.layers.iter().chain(weights.mtp.iter().map(|mtp| &mtp.layer));
-        let body = Body {
+        let layers: Vec<_> = model.weights.moe_layers().collect();
+        let layers = layers.into_iter().filter_map(|layer| {
+            let shape = layer.experts.first()?.shape();
+            let digest = |expert: &super::ExpertWeights| {
+                let mut hasher = blake3::Hasher::new();
+                for part in [&expert.gate, &expert.up, &expert.down] {
+                    hasher.update(&part.data);
+                }
+                Hex(*hasher.finalize().as_bytes())
+            };
+            let digests = layer.experts.par_iter().map(digest).collect();
+            Some(Layer { digests, down: shape.down, gate: shape.gate, up: shape.up })
+        });
+        let content = Content {
             hidden: model.hyper.hidden_size,
             intermediate: model.hyper.intermediate_size,
-            layers: layers.enumerate().map(|(index, layer)| layer_of(index, layer)).collect::<Result<_, _>>()?,
+            layers: layers.collect(),
             numerics: NUMERICS,
             planes: PLANES,
         };
-        body.check()?;
-        let bytes = serde_json::to_vec(&body)?;
-        Ok(Self { id: Hex(*blake3::hash(&bytes).as_bytes()), body, bytes })
+        Ok(Self { bytes: serde_json::to_vec(&content)?, content })
     }
 
-    /// Reads a manifest. The caller bounds the length and compares [`Manifest::id`].
+    /// Reads a manifest from the network or from disk. The caller compares [`id`](Self::id) with the one it trusts.
     ///
     /// # Errors
-    /// [`ManifestError`] for anything that [`Manifest::of`] would not have written.
+    /// Bytes that are too long, no manifest of this version, or not in the one form.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let body: Body = serde_json::from_slice(bytes)?;
-        body.check()?;
-        if serde_json::to_vec(&body)? != bytes {
-            return Err(ManifestError::NotCanonical);
+        if bytes.len() > MANIFEST_BYTES_MAX {
+            return Err(ManifestError::TooLong { got: bytes.len() });
         }
-        Ok(Self { id: Hex(*blake3::hash(bytes).as_bytes()), body, bytes: bytes.to_vec() })
+        let content: Content = serde_json::from_slice(bytes)?;
+        check(&content)?;
+        let canonical = serde_json::to_vec(&content)?;
+        if canonical != bytes {
+            let same = canonical.iter().zip(bytes).take_while(|(a, b)| a == b).count();
+            return Err(ManifestError::Spelling { at: same });
+        }
+        Ok(Self { content, bytes: canonical })
     }
 
-    /// The canonical text.
+    /// The one byte form.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// BLAKE3 of [`Manifest::bytes`].
+    /// BLAKE3 of [`bytes`](Self::bytes).
     #[must_use]
     pub fn id(&self) -> Digest {
-        self.id
+        Hex(*blake3::hash(&self.bytes).as_bytes())
     }
 
-    /// Elements of a hidden row.
+    /// Layers with experts: the trunk's, then MTP's.
+    #[must_use]
+    pub fn layers(&self) -> usize {
+        self.content.layers.len()
+    }
+
+    /// Experts of `layer`; 0 when there is no such layer.
+    #[must_use]
+    pub fn experts(&self, layer: u16) -> usize {
+        self.layer(layer).map_or(0, |layer| layer.digests.len())
+    }
+
+    /// Elements of a hidden state.
     #[must_use]
     pub fn hidden_size(&self) -> usize {
-        self.body.hidden
+        self.content.hidden
     }
 
-    /// Stored bytes of each expert of a layer; `None` when there is no such layer.
+    /// How the experts of `layer` are stored.
     #[must_use]
-    pub fn expert_bytes(&self, layer: u16) -> Option<u64> {
-        let layer = self.body.layers.get(usize::from(layer))?;
-        let sizes = [&layer.gate, &layer.up, &layer.down].map(Stored::bytes);
-        sizes.into_iter().map(|size| size.map(|n| n as u64)).sum()
+    pub fn expert_shape(&self, layer: u16) -> Option<ExpertShape> {
+        let Layer { gate, up, down, .. } = *self.layer(layer)?;
+        Some(ExpertShape { gate, up, down, hidden: self.content.hidden, intermediate: self.content.intermediate })
     }
 
-    /// Digest of an expert's bytes; `None` when there is no such expert.
+    /// BLAKE3 of the expert's gate ‖ up ‖ down bytes.
     #[must_use]
-    pub fn digest(&self, layer: u16, expert: u16) -> Option<Digest> {
-        self.body.layers.get(usize::from(layer))?.digests.get(usize::from(expert)).copied()
+    pub fn digest(&self, id: ExpertId) -> Option<Digest> {
+        self.layer(id.layer)?.digests.get(usize::from(id.expert)).copied()
     }
 
-    /// The matrices in `bytes` (`gate ‖ up ‖ down`) of an expert of `layer`, which share them; `None` when there is no
-    /// such layer or the length is another.
-    #[must_use]
-    pub fn expert(&self, layer: u16, bytes: &Data) -> Option<ExpertWeights> {
-        let layer = self.body.layers.get(usize::from(layer))?;
-        let mut at = 0;
-        let mut cut = |stored: &Stored| {
-            let end = at + stored.bytes()?;
-            let data = bytes.slice(at..end)?;
-            at = end;
-            Matrix::new(stored.ty()?, stored.1, stored.2, data)
-        };
-        let (gate, up, down) = (cut(&layer.gate)?, cut(&layer.up)?, cut(&layer.down)?);
-        (at == bytes.len()).then_some(ExpertWeights { gate, up, down })
+    fn layer(&self, layer: u16) -> Option<&Layer> {
+        self.content.layers.get(usize::from(layer))
     }
 }
 
-impl ExpertWeights {
-    /// Digest of the bytes that travel: `gate ‖ up ‖ down` as stored.
-    #[must_use]
-    pub fn digest(&self) -> Digest {
-        let mut hasher = blake3::Hasher::new();
-        for matrix in [&self.gate, &self.up, &self.down] {
-            hasher.update(&matrix.data);
+fn check(content: &Content) -> Result<(), ManifestError> {
+    let range = |what, got: usize, min: usize, max: usize| {
+        if (min..=max).contains(&got) {
+            return Ok(());
         }
-        Hex(*hasher.finalize().as_bytes())
-    }
-}
-
-fn layer_of(index: usize, layer: &LayerWeights) -> Result<Layer, ManifestError> {
-    let stored = |e: &ExpertWeights| [&e.gate, &e.up, &e.down].map(Stored::of);
-    let Some(first) = layer.experts.first().map(stored) else {
-        return Err(ManifestError::Size { what: "experts of a layer", max: EXPERTS_MAX, got: 0 });
+        Err(ManifestError::Value { what, expected: format!("{min} to {max}"), got: got.to_string() })
     };
-    if let Some(expert) = layer.experts.iter().position(|e| stored(e) != first) {
-        return Err(ManifestError::Mixed { layer: index, expert });
-    }
-    let [gate, up, down] = first;
-    Ok(Layer { digests: layer.experts.iter().map(ExpertWeights::digest).collect(), down, gate, up })
-}
-
-impl Body {
-    fn check(&self) -> Result<(), ManifestError> {
-        let rules = |what, got, expected| {
-            if got == expected { Ok(()) } else { Err(ManifestError::Rules { what, got, expected }) }
-        };
-        rules("numerics", self.numerics, NUMERICS)?;
-        rules("planes", self.planes, PLANES)?;
-        let size = |what, got: usize, max| {
-            if (1..=max).contains(&got) { Ok(()) } else { Err(ManifestError::Size { what, max, got }) }
-        };
-        size("hidden", self.hidden, WIDTH_MAX)?;
-        size("intermediate", self.intermediate, WIDTH_MAX)?;
-        size("layers", self.layers.len(), LAYERS_MAX)?;
-        let (hidden, intermediate) = (self.hidden, self.intermediate);
-        for (index, layer) in self.layers.iter().enumerate() {
-            size("experts of a layer", layer.digests.len(), EXPERTS_MAX)?;
-            for (matrix, stored, rows, cols) in [
-                ("gate", &layer.gate, intermediate, hidden),
-                ("up", &layer.up, intermediate, hidden),
-                ("down", &layer.down, hidden, intermediate),
-            ] {
-                if (stored.1, stored.2) != (rows, cols) || stored.bytes().is_none() {
-                    let got = format!("{} {}×{}", stored.0.chars().take(16).collect::<String>(), stored.1, stored.2);
-                    return Err(ManifestError::Matrix { layer: index, matrix, got });
-                }
-            }
+    range("numerics", content.numerics as usize, NUMERICS as usize, NUMERICS as usize)?;
+    range("planes", content.planes as usize, PLANES as usize, PLANES as usize)?;
+    range("hidden", content.hidden, 1, WIDTH_MAX)?;
+    range("intermediate", content.intermediate, 1, WIDTH_MAX)?;
+    range("the number of layers", content.layers.len(), 1, LAYERS_MAX)?;
+    for layer in &content.layers {
+        range("the number of a layer's experts", layer.digests.len(), 1, EXPERTS_MAX)?;
+        let Layer { gate, up, down, .. } = *layer;
+        let (hidden, intermediate) = (content.hidden, content.intermediate);
+        if (ExpertShape { gate, up, down, hidden, intermediate }).part_bytes().is_none() {
+            let got = format!("{hidden} × {intermediate} of {}, {}, {}", gate.name(), up.name(), down.name());
+            return Err(ManifestError::Value { what: "a layer's types", expected: "rows of whole blocks".into(), got });
         }
-        Ok(())
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text(layer: &str) -> String {
-        format!(r#"{{"hidden":32,"intermediate":64,"layers":[{layer}],"numerics":1,"planes":1}}"#)
-    }
-
-    fn layer(gate: &str) -> String {
-        let digest = "0".repeat(64);
-        format!(r#"{{"digests":["{digest}"],"down":["Q8_0",32,64],"gate":[{gate}],"up":["F32",64,32]}}"#)
+    fn embedded() -> (Model, Manifest) {
+        let model = crate::model::embedded().unwrap();
+        let manifest = Manifest::of(&model).unwrap();
+        (model, manifest)
     }
 
     #[test]
-    fn a_manifest_reads_back_and_cuts_an_expert_apart() {
-        let bytes = text(&layer(r#""Q4_0",64,32"#));
-        let manifest = Manifest::from_bytes(bytes.as_bytes()).unwrap();
-        assert_eq!(manifest.bytes(), bytes.as_bytes());
-        assert_eq!(manifest.id(), Hex(*blake3::hash(bytes.as_bytes()).as_bytes()));
-        let size = 64 * 18 + 64 * 32 * 4 + 32 * 68;
-        assert_eq!(manifest.expert_bytes(0), Some(size as u64));
-        let expert = manifest.expert(0, &Data::from(vec![7; size])).unwrap();
-        assert_eq!((expert.gate.data.len(), expert.up.data.len(), expert.down.data.len()), (1152, 8192, 2176));
-        assert!(manifest.expert(0, &Data::from(vec![7; size + 1])).is_none());
-        assert!(manifest.expert(0, &Data::from(vec![7; size - 1])).is_none());
-        assert_eq!(manifest.digest(0, 0), Some(Hex([0; 32])));
-        assert_eq!((manifest.digest(0, 1), manifest.digest(1, 0), manifest.expert_bytes(1)), (None, None, None));
+    fn a_manifest_survives_its_bytes() {
+        let (_, manifest) = embedded();
+        assert_eq!(Manifest::from_bytes(manifest.bytes()).unwrap(), manifest);
+        assert_eq!((manifest.layers(), manifest.experts(4), manifest.experts(5)), (5, 16, 0));
+        let start = br#"{"hidden":256,"intermediate":256,"layers":[{"digests":[""#;
+        assert!(manifest.bytes().starts_with(start));
+        assert!(manifest.bytes().ends_with(br#""numerics":1,"planes":1}"#));
     }
 
     #[test]
-    fn what_is_not_canonical_or_does_not_fit_is_refused() {
-        let good = text(&layer(r#""Q4_0",64,32"#));
-        let spaced = good.replace(',', ", ");
-        assert!(matches!(Manifest::from_bytes(spaced.as_bytes()), Err(ManifestError::NotCanonical)));
-        for (from, to) in [
-            (r#""numerics":1"#, r#""numerics":2"#),
-            (r#""hidden":32"#, r#""hidden":64"#),
-            (r#""hidden":32"#, r#""hidden":0"#),
-            (r#""Q4_0",64,32"#, r#""Q4_K",64,32"#),
-            (r#""Q4_0",64,32"#, r#""Q9_9",64,32"#),
-            (r#""planes":1"#, r#""planes":1,"x":1"#),
-        ] {
-            assert!(Manifest::from_bytes(good.replace(from, to).as_bytes()).is_err(), "{to}");
+    fn digests_cover_an_experts_bytes_as_served() {
+        let (model, manifest) = embedded();
+        for (layer, expert) in [(0u16, 0u16), (3, 15), (4, 7)] {
+            let weights = &model.weights.moe_layers().nth(layer.into()).unwrap().experts[usize::from(expert)];
+            let expected = Hex(*blake3::hash(&weights.to_bytes()).as_bytes());
+            assert_eq!(manifest.digest(ExpertId { layer, expert }), Some(expected));
+            assert_eq!(manifest.expert_shape(layer), Some(weights.shape()));
         }
-        assert!(Manifest::from_bytes(text("").as_bytes()).is_err());
+        assert_eq!(manifest.digest(ExpertId { layer: 0, expert: 16 }), None);
+        assert_eq!(manifest.expert_shape(5), None);
+    }
+
+    #[test]
+    fn the_embedded_models_id_is_permanent() {
+        let (_, manifest) = embedded();
+        assert_eq!(manifest.id().to_string(), "a0651837b50f6bc5c05cf75ba4f6fa49dd0fbb3be07427f683ad6f3edd8dd0a5");
+    }
+
+    #[test]
+    fn other_spellings_versions_and_shapes_are_refused() {
+        let (_, manifest) = embedded();
+        let text = std::str::from_utf8(manifest.bytes()).unwrap();
+        let cases = [
+            (text.replacen(':', ": ", 1), "another spelling from byte 10"),
+            (text.replace("\"planes\":1", "\"planes\":2"), "expected 1 to 1 for planes, got 2"),
+            (text.replace("\"numerics\":1", "\"numerics\":0"), "expected 1 to 1 for numerics, got 0"),
+            (text.replace("\"hidden\":256", "\"hidden\":0"), "expected 1 to 1048576 for hidden, got 0"),
+            (text.replace("\"hidden\":256", "\"hidden\":250"), "expected rows of whole blocks"),
+            (text.replacen("Q4_K", "Q9_K", 1), "expected an element type, got \"Q9_K\""),
+            (text.replacen("\"planes\"", "\"plans\"", 1), "unknown field `plans`"),
+            (text[..text.len() - 1].to_owned(), "EOF"),
+            (format!("{text} "), "another spelling"),
+        ];
+        for (bytes, expected) in cases {
+            let got = Manifest::from_bytes(bytes.as_bytes()).unwrap_err().to_string();
+            assert!(got.contains(expected), "expected {expected:?} in {got:?}");
+        }
+        let long = vec![b' '; MANIFEST_BYTES_MAX + 1];
+        assert!(matches!(Manifest::from_bytes(&long), Err(ManifestError::TooLong { .. })));
     }
 }

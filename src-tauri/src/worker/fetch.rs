@@ -18,6 +18,7 @@ use super::session::{Link, LinkError};
 use super::slices::{Held, Holdings, Library};
 use super::status::{Board, Phase};
 use crate::kernel::{Expert, KernelError};
+use crate::model::manifest::MANIFEST_BYTES_MAX;
 use crate::model::{Data, ExpertWeights, Manifest, ManifestError, Model};
 use crate::types::{Digest, ExpertId, Hex};
 use crate::wire::chunk::{CHUNK_BYTES_MAX, ExpertChunk, MANIFEST_EXPERT};
@@ -26,8 +27,6 @@ use crate::wire::{Frame, FrameError, Slice};
 
 /// Pieces asked for and not yet here: half of what a hub allows, so that a lease that replaces another has room.
 pub(super) const PIECES_IN_FLIGHT: usize = 8;
-/// Largest manifest: a hundred thousand experts.
-const MANIFEST_BYTES_MAX: usize = 64 << 20;
 /// How often a damaged expert is fetched before the link is given up.
 const TRIES: usize = 3;
 
@@ -228,8 +227,8 @@ impl Taking {
         let mut wanted = Vec::new();
         let (mut total, mut done) = (0, 0);
         for id in slice.iter() {
-            let known = manifest.digest(id.layer, id.expert).is_some();
-            let bytes = manifest.expert_bytes(id.layer).filter(|_| known).ok_or(FetchError::NoExpert(id))?;
+            let known = manifest.digest(id).is_some();
+            let bytes = expert_bytes(&manifest, id.layer).filter(|_| known).ok_or(FetchError::NoExpert(id))?;
             total += bytes;
             match self.library.get(id) {
                 Some(_) => done += bytes,
@@ -273,7 +272,7 @@ impl Taking {
     async fn make_room(&self, slice: &Slice, manifest: &Manifest, wanted: &[Wanted]) -> Result<(), FetchError> {
         let Some(held) = self.holdings.newest() else { return Ok(()) };
         let leaving = held.slice.without(slice);
-        let kept: u64 = held.slice.iter().filter_map(|id| manifest.expert_bytes(id.layer)).sum();
+        let kept: u64 = held.slice.iter().filter_map(|id| expert_bytes(manifest, id.layer)).sum();
         let coming: u64 = wanted.iter().map(|w| w.bytes).sum();
         if leaving.is_empty() || kept + coming <= self.memory_bytes {
             return Ok(());
@@ -341,10 +340,10 @@ impl Taking {
         let manifest = Arc::clone(manifest);
         let verified = spawn_blocking(move || {
             let digest = Hex(*blake3::hash(&bytes).as_bytes());
-            if manifest.digest(id.layer, id.expert) != Some(digest) {
+            if manifest.digest(id) != Some(digest) {
                 return None;
             }
-            manifest.expert(id.layer, &Data::from(bytes))
+            ExpertWeights::from_bytes(&manifest.expert_shape(id.layer)?, &Data::from(bytes)).ok()
         });
         Ok(verified.await?)
     }
@@ -356,8 +355,12 @@ impl Taking {
     }
 }
 
+/// Stored bytes of each expert of a layer.
+fn expert_bytes(manifest: &Manifest, layer: u16) -> Option<u64> {
+    Some(manifest.expert_shape(layer)?.bytes() as u64)
+}
+
 /// An expert of a model; layers as in [`ExpertId`], the MTP layer last.
 fn expert_of(model: &Model, id: ExpertId) -> Option<&ExpertWeights> {
-    let layers = model.weights.layers.iter().chain(model.weights.mtp.iter().map(|mtp| &mtp.layer));
-    layers.into_iter().nth(id.layer.into())?.experts.get(usize::from(id.expert))
+    model.weights.moe_layers().nth(id.layer.into())?.experts.get(usize::from(id.expert))
 }
