@@ -1,8 +1,11 @@
 //! All integration tests in one binary, so that they link once.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
+mod goldens;
 mod handshake;
 mod ledger;
 mod model_files;
 mod net;
+mod reference;
+mod support;
 mod tidy;
