@@ -13,6 +13,7 @@ use super::{CpuPath, CpuPathError};
 use crate::kernel::batch::{self, ExactBatch, Group};
 use crate::kernel::crew::Crew;
 use crate::kernel::experts::{ExpertCompute, ExpertSource, KernelError};
+use crate::kernel::float_form;
 use crate::wire::work::{Dispatch, Partials, RowStatus};
 
 /// Assignments of a wave: their inner rows (4 KiB each at width 1024) stay in a shared cache.
@@ -51,6 +52,9 @@ impl ExpertCompute for CpuKernel {
         layer: u16,
         parts: &[Dispatch],
     ) -> Result<Vec<Partials>, KernelError> {
+        if parts.first().is_some_and(Dispatch::is_float) {
+            return float_form::compute(experts, layer, parts);
+        }
         let batch = ExactBatch::new(experts, layer, parts)?;
         let (sums, status) = match self.engine {
             AnyEngine::Portable(engine) => run(engine, &self.crew, &batch),
