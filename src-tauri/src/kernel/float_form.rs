@@ -32,7 +32,7 @@ pub(super) fn compute(
         let x: Vec<f32> = slots.iter().flat_map(|slot| slot.x).copied().collect();
         let mut out = vec![0.0; x.len()];
         float.forward(&x, &mut out);
-        for (slot, out) in slots.iter().zip(out.chunks_exact(hidden)) {
+        for (slot, out) in slots.iter().zip(out.chunks_exact(hidden.max(1))) {
             outputs[slot.part][slot.assignment * hidden..][..hidden].copy_from_slice(out);
             if !out.iter().all(|v| v.is_finite()) {
                 status[slot.part][slot.row] = RowStatus::Poison;
