@@ -6,6 +6,8 @@ mod handshake;
 mod ledger;
 mod model_files;
 mod net;
+mod peer;
 mod reference;
 mod support;
 mod tidy;
+mod wallet;
