@@ -8,4 +8,6 @@ mod model_files;
 mod net;
 mod reference;
 mod support;
+mod peer;
 mod tidy;
+mod wallet;
