@@ -3,11 +3,12 @@
 
 mod goldens;
 mod handshake;
+mod hub;
 mod ledger;
 mod model_files;
 mod net;
+mod peer;
 mod reference;
 mod support;
-mod peer;
 mod tidy;
 mod wallet;
