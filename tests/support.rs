@@ -1,5 +1,10 @@
 //! What the tests of the forward pass share: reference files, backbones over the repository's models, comparisons.
 
+pub mod faults;
+pub mod gguf;
+pub mod one_layer;
+pub mod process;
+
 use kvasir::backbone::Backbone;
 use kvasir::dispatch::{Dispatch, LocalDispatch, Mode, MoeStep, Pending};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
