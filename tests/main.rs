@@ -2,8 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
 mod gateway;
+mod goldens;
 mod handshake;
 mod ledger;
 mod model_files;
 mod net;
+mod reference;
+mod support;
 mod tidy;

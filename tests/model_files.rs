@@ -10,7 +10,7 @@ pub fn data(name: &str) -> PathBuf {
 }
 
 fn open(name: &str) -> Model {
-    model::open(&data(name)).unwrap()
+    model::open(&data(name)).expect("a model that opens")
 }
 
 #[test]
@@ -103,4 +103,101 @@ fn the_embedded_model_opens() {
     assert_eq!((model.hyper.layers, model.hyper.experts, model.hyper.vocab_size), (4, 16, 4096));
     assert_eq!(model.hyper.eos_token_ids, [4095, 4093]);
     assert!(model.weights.mtp.is_some());
+}
+
+#[test]
+fn golden_texts_encode_and_decode_in_both_containers() {
+    for name in ["q35moe-tiny", "q3moe-tiny"] {
+        let cases = std::fs::read(data(&format!("{name}/tokenizer_cases.json"))).unwrap();
+        let cases: Vec<serde_json::Value> = serde_json::from_slice(&cases).unwrap();
+        for file in [name.to_owned(), format!("{name}/model-BF16.gguf")] {
+            let tokenizer = open(&file).tokenizer.unwrap();
+            for case in &cases {
+                let text = case["text"].as_str().unwrap();
+                let expected: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
+                assert_eq!(tokenizer.encode(text).unwrap(), expected, "{file}: {text:?}");
+                if !text.contains("<|") && !text.contains('\u{301}') {
+                    assert_eq!(tokenizer.decode(&expected).unwrap(), text, "{file}");
+                }
+            }
+        }
+    }
+}
+
+const TEXTS: [&str; 9] = [
+    "Once upon a time there was a princess who could not laugh.",
+    "\"Who are you?\" said the old woman.\n\n\"I am going to the King.\"\n",
+    "  leading and trailing  spaces \t\r\n  \n\nx",
+    "It's IT'S we'll They'RE 3.14159 2026-11-29",
+    "naïve café résumé Ångström",
+    "中文 漢字 हिन्दी नमस्ते العربية ไทย 한국어",
+    "🙂🙃👩‍👩‍👧 \u{0}\u{1}\u{7f}\u{80}\u{ad}\u{feff}",
+    "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n",
+    "a<|endoftext|>b <|im_start|<|im_end|>>",
+];
+
+/// Its `tokenizer.json` does not normalise, which GGUF cannot say, so these texts are in NFC.
+#[test]
+fn the_embedded_tokenizer_equals_its_hugging_face_file() {
+    let json = std::fs::read(data("kvasir-tiny/tokenizer.json")).unwrap();
+    let theirs = model::Tokenizer::from_json(&json, 4096, None).unwrap();
+    let ours = model::embedded().unwrap().tokenizer.unwrap();
+    for text in TEXTS {
+        let ids = ours.encode(text).unwrap();
+        assert_eq!(ids, theirs.encode(text).unwrap(), "{text:?}");
+        assert_eq!(ours.decode(&ids).unwrap(), theirs.decode(&ids).unwrap());
+    }
+    for id in 0..4096 {
+        assert_eq!(ours.decode(&[id]).unwrap(), theirs.decode(&[id]).unwrap(), "id {id}");
+    }
+}
+
+#[test]
+fn decomposed_accents_encode_as_composed_ones() {
+    let tokenizer = model::embedded().unwrap().tokenizer.unwrap();
+    assert_eq!(tokenizer.encode("re\u{301}sume\u{301}").unwrap(), tokenizer.encode("résumé").unwrap());
+}
+
+#[test]
+fn streamed_pieces_join_to_the_whole_text() {
+    let tokenizer = model::embedded().unwrap().tokenizer.unwrap();
+    for text in &TEXTS[..7] {
+        let ids = tokenizer.encode(text).unwrap();
+        let mut stream = tokenizer.stream();
+        let pieces: Vec<String> = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
+        assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{text:?}: {pieces:?}");
+        assert_eq!(pieces.concat() + &stream.finish(), tokenizer.decode(&ids).unwrap());
+    }
+}
+
+#[test]
+fn a_character_that_never_ends_becomes_one_mark() {
+    let tokenizer = open("q3moe-tiny").tokenizer.unwrap();
+    let mut stream = tokenizer.stream();
+    assert_eq!(stream.push(0xE4).unwrap(), "");
+    assert_eq!(stream.push(0xB8).unwrap(), "");
+    assert_eq!(stream.push(u32::from(b'!')).unwrap(), "\u{fffd}!");
+    assert_eq!(stream.push(0xE4).unwrap(), "");
+    assert_eq!(stream.finish(), "\u{fffd}");
+    assert_eq!(tokenizer.decode(&[0xFF, 0x41, 274]).unwrap(), "\u{fffd}A");
+    let refused = tokenizer.decode(&[288]).unwrap_err();
+    assert_eq!(refused.to_string(), "expected token ids below 288, got 288");
+}
+
+#[test]
+fn chats_render_with_the_models_own_template() {
+    let message = |role: &str, content: &str| model::ChatMessage { role: role.into(), content: content.into() };
+    let chat = [message("user", "Tell me a story."), message("assistant", "No."), message("user", "Please.")];
+    let tokenizer = model::embedded().unwrap().tokenizer.unwrap();
+    let prompt = tokenizer.render_chat(&chat, true, true).unwrap();
+    let expected = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n\
+                    <|im_start|>user\nPlease.<|im_end|>\n<|im_start|>assistant\n";
+    assert_eq!(prompt, expected);
+    assert_eq!(tokenizer.encode(&prompt).unwrap()[0], 4094);
+    for file in ["q35moe-tiny", "q35moe-tiny/model-BF16.gguf"] {
+        let tokenizer = open(file).tokenizer.unwrap();
+        assert!(tokenizer.has_chat_template());
+        let prompt = tokenizer.render_chat(&chat[..1], true, true).unwrap();
+        assert_eq!(prompt, "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n<think>\n");
+    }
 }

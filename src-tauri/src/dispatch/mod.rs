@@ -4,6 +4,14 @@
 //! After: `backbone::combine` turns the sums into hidden state. The sum of a row does not depend on who
 //! computed what, because partials are integers on the row's grid.
 
+pub mod exact;
+pub mod experts;
+pub mod local;
+
+pub use experts::ModelExperts;
+pub use local::{LocalDispatch, Mode};
+
+use crate::kernel::KernelError;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -46,7 +54,7 @@ pub enum RowSum {
 }
 
 /// Why a step cannot go on.
-#[derive(Debug, thiserror::Error, PartialEq)]
+#[derive(Debug, thiserror::Error)]
 pub enum DispatchError {
     /// The router gave a weight that is no weight.
     #[error("layer {layer}, row {row}: gate weight {weight} of expert {expert} is not a finite number ≥ 0")]
@@ -68,6 +76,12 @@ pub enum DispatchError {
         /// Expert.
         expert: u16,
     },
+    /// The backbone's own kernel refused its work.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The backbone's own kernel answered something else than it was asked.
+    #[error(transparent)]
+    Partials(#[from] exact::PartialsError),
     /// The process stops.
     #[error("shutting down")]
     Stopping,

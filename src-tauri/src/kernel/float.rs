@@ -5,8 +5,12 @@
 //! The wider levels compile the same body; they are faster, never different. Routed experts of exact types do not
 //! come here: their function is defined in integers.
 
+mod dense;
+mod ffn;
 mod math;
 mod product;
 
+pub use dense::{Dense, Residency};
+pub use ffn::{FloatExpert, ffn};
 pub use math::{exp, sigmoid, silu, softmax, softplus};
 pub use product::{decay_and_add, dot, products, weighted_rows};

@@ -11,6 +11,7 @@ mod crew;
 pub mod experts;
 pub mod float;
 pub mod numerics;
+pub mod quant;
 
 pub use cpu::{CpuKernel, CpuPath, CpuPathError};
 pub use experts::{Expert, ExpertCompute, ExpertSource, KernelError};

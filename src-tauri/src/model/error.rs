@@ -1,5 +1,7 @@
 //! What can be wrong with a model's files: the file, the tensor or key, what was expected and what was there.
 
+use super::tokenizer::TokenizerError;
+
 /// Why a model could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -80,6 +82,14 @@ pub enum ModelError {
         file: String,
         /// Reason.
         source: safetensors::SafeTensorError,
+    },
+    /// The tokenizer in the files cannot be built.
+    #[error("{file}: {source}")]
+    Tokenizer {
+        /// Path of the file.
+        file: String,
+        /// Reason.
+        source: TokenizerError,
     },
 }
 

@@ -7,21 +7,29 @@
 mod assemble;
 pub mod bytes;
 mod error;
+mod expert;
 mod files;
 mod gguf;
 pub mod huggingface;
 pub mod hyper;
+pub mod inspect;
+pub mod manifest;
 mod names;
 pub mod tensor;
 mod tensors;
+pub mod tokenizer;
 
 use std::path::Path;
 
 pub use bytes::Data;
 pub use error::ModelError;
+pub use expert::{ExpertBytesError, ExpertShape};
 pub use huggingface::Checkpoint;
 pub use hyper::{Architecture, DeltaNetShape, HeadOrder, HyperParameters};
+pub use inspect::Inspection;
+pub use manifest::{Manifest, ManifestError};
 pub use tensor::{BlockType, Matrix};
+pub use tokenizer::{ChatMessage, TokenStream, Tokenizer, TokenizerError};
 
 /// Opens `path`: a `.gguf` file, any part of a split one, or a Hugging Face directory.
 ///
@@ -62,6 +70,8 @@ pub struct Model {
     pub hyper: HyperParameters,
     /// The weights.
     pub weights: Weights,
+    /// Text ↔ ids, when the files have a vocabulary.
+    pub tokenizer: Option<Tokenizer>,
 }
 
 /// All weights of a model.

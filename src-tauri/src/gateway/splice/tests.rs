@@ -7,8 +7,11 @@ use super::*;
 
 const PATIENT: Silence = Silence { idle: Duration::from_secs(60), half_closed: Duration::from_secs(60) };
 
+/// How a splice ended, bytes up and down, and its buffers.
+type Outcome = (Ended, u64, u64, Pool);
+
 /// A running splice and the far ends of its two pipes.
-fn spliced(silence: Silence, pipe_bytes: usize) -> (DuplexStream, DuplexStream, JoinHandle<(Ended, u64, u64, Pool)>) {
+fn spliced(silence: Silence, pipe_bytes: usize) -> (DuplexStream, DuplexStream, JoinHandle<Outcome>) {
     let (worker, near_worker) = duplex(pipe_bytes);
     let (hub, near_hub) = duplex(pipe_bytes);
     let task = tokio::spawn(async move {

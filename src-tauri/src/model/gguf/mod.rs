@@ -3,6 +3,7 @@
 mod hyper;
 mod reader;
 mod value;
+mod words;
 
 use std::path::{Path, PathBuf};
 
@@ -84,7 +85,8 @@ fn model(name: &str, metadata: &Metadata, tensors: &mut Tensors) -> Result<Model
     };
     let weights = assemble::weights(&hyper, &container, tensors)?;
     let name = metadata.text("general.name")?.unwrap_or(name).into();
-    Ok(Model { name, hyper, weights })
+    let tokenizer = words::tokenizer(metadata, vocab_size)?;
+    Ok(Model { name, hyper, weights, tokenizer })
 }
 
 fn add(file: &str, data: &Data, header: &Header, tensors: &mut Tensors) -> Result<(), ModelError> {

@@ -3,6 +3,7 @@
 //! [`Checkpoint`] is the directory's content, so that everything past reading the files works on bytes alone.
 
 mod config;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,8 +18,10 @@ use super::{Architecture, BlockType, Data, Model, ModelError, files};
 
 /// Bytes of a small JSON file; real ones have a few thousand.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of an index; 122B's names take some 200 KB.
+/// Bytes of an index or a `tokenizer.json`; Qwen3.5's vocabulary takes some 13 MB.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of `tokenizer_config.json`, which may list every added token.
+const TOKENIZER_CONFIG_BYTES_MAX: u64 = 16 << 20;
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 
@@ -31,6 +34,12 @@ pub struct Checkpoint {
     pub generation_config: Option<Vec<u8>>,
     /// `model.safetensors.index.json`, when there are several shards.
     pub index: Option<Vec<u8>>,
+    /// `tokenizer.json`.
+    pub tokenizer: Option<Vec<u8>>,
+    /// `tokenizer_config.json`, for the chat template and the end token.
+    pub tokenizer_config: Option<Vec<u8>>,
+    /// `chat_template.jinja`, which goes before the template in the configuration.
+    pub chat_template: Option<Vec<u8>>,
     /// The shards: file name and content.
     pub shards: Vec<(String, Data)>,
 }
@@ -63,6 +72,9 @@ impl Checkpoint {
         Ok(Self {
             config: small("config.json", CONFIG_BYTES_MAX)?.ok_or_else(|| required("config.json"))?,
             generation_config: small("generation_config.json", CONFIG_BYTES_MAX)?,
+            tokenizer: small("tokenizer.json", INDEX_BYTES_MAX)?,
+            tokenizer_config: small("tokenizer_config.json", TOKENIZER_CONFIG_BYTES_MAX)?,
+            chat_template: small("chat_template.jinja", CONFIG_BYTES_MAX)?,
             shards: shards.collect::<Result<_, ModelError>>()?,
             index,
         })
@@ -77,13 +89,16 @@ impl Checkpoint {
         let generation: Option<Value> =
             self.generation_config.as_ref().map(|bytes| parse("generation_config.json", bytes)).transpose()?;
         let mut tensors = self.tensors(name)?;
+        let words = words::Words::read(&self)?;
         let mut hyper = config::hyper(&config, generation.as_ref())?;
+        hyper.eos_token_ids.extend(words.end_token.filter(|id| !hyper.eos_token_ids.contains(id)));
         if !tensors.has("mtp.fc.weight") && !tensors.has("language_model.mtp.fc.weight") {
             hyper.mtp_layers = 0;
         }
         let container = container(&hyper, &tensors);
         let weights = assemble::weights(&hyper, &container, &mut tensors)?;
-        Ok(Model { name: name.into(), hyper, weights })
+        let tokenizer = words.tokenizer(&self, hyper.vocab_size)?;
+        Ok(Model { name: name.into(), hyper, weights, tokenizer })
     }
 
     /// Every tensor of every shard that the index (if any) assigns to that shard.

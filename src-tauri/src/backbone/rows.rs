@@ -1,0 +1,118 @@
+//! Rows of f32 that carry their width, and the few things that are done to each row alone.
+
+use crate::kernel::float::{Dense, dot};
+
+/// `[rows, width]`, row-major.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rows {
+    width: usize,
+    values: Vec<f32>,
+}
+
+impl Rows {
+    /// All zero.
+    #[must_use]
+    pub fn zeros(rows: usize, width: usize) -> Self {
+        Self { width, values: vec![0.0; rows * width] }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.values.len().checked_div(self.width).unwrap_or(0)
+    }
+
+    /// Whether there is no row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Elements of a row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Row `r`.
+    #[must_use]
+    pub fn row(&self, r: usize) -> &[f32] {
+        &self.values[r * self.width..(r + 1) * self.width]
+    }
+
+    /// Row `r`, to be changed.
+    pub fn row_mut(&mut self, r: usize) -> &mut [f32] {
+        &mut self.values[r * self.width..(r + 1) * self.width]
+    }
+
+    /// All rows, one after the other.
+    pub fn iter(&self) -> std::slice::ChunksExact<'_, f32> {
+        self.values.chunks_exact(self.width)
+    }
+
+    /// All rows, to be changed.
+    pub fn iter_mut(&mut self) -> std::slice::ChunksExactMut<'_, f32> {
+        self.values.chunks_exact_mut(self.width)
+    }
+
+    /// All values.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// All values, to be changed.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.values
+    }
+
+    /// The last row alone.
+    #[must_use]
+    pub fn last(&self) -> Self {
+        let start = self.values.len().saturating_sub(self.width);
+        Self { width: self.width, values: self.values[start..].to_vec() }
+    }
+
+    /// `x Wᵀ`.
+    #[must_use]
+    pub fn times(&self, weights: &Dense) -> Self {
+        let mut out = Self::zeros(self.len(), weights.rows());
+        weights.forward(&self.values, self.len(), &mut out.values);
+        out
+    }
+
+    /// `x + other`, in place.
+    pub fn add(&mut self, other: &Self) {
+        self.values.iter_mut().zip(&other.values).for_each(|(x, y)| *x += y);
+    }
+
+    /// RMSNorm of every row with the multiplier `weight`.
+    #[must_use]
+    pub fn normed(&self, weight: &[f32], eps: f32) -> Self {
+        let mut out = self.clone();
+        out.iter_mut().for_each(|row| rms_norm(row, weight, eps));
+        out
+    }
+
+    /// Root mean square of every row.
+    #[must_use]
+    pub fn rms(&self) -> Vec<f32> {
+        self.iter().map(|row| mean_square(row).sqrt()).collect()
+    }
+}
+
+fn mean_square(x: &[f32]) -> f32 {
+    dot(x, x) / x.len() as f32
+}
+
+/// `x / √(mean(x²) + eps) · weight`, in place.
+pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) {
+    let scale = 1.0 / (mean_square(x) + eps).sqrt();
+    x.iter_mut().zip(weight).for_each(|(x, w)| *x = *x * scale * w);
+}
+
+/// `x / √(Σ x² + 1e-6) · scale`, in place: the sum, not the mean, and the epsilon inside the root.
+pub fn l2_norm(x: &mut [f32], scale: f32) {
+    let scale = scale / (dot(x, x) + 1e-6).sqrt();
+    x.iter_mut().for_each(|x| *x *= scale);
+}
