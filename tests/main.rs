@@ -4,9 +4,12 @@
 mod gateway;
 mod goldens;
 mod handshake;
+mod hub;
 mod ledger;
 mod model_files;
 mod net;
+mod peer;
 mod reference;
 mod support;
 mod tidy;
+mod wallet;
