@@ -19,7 +19,7 @@ use crate::gateway::GatewayError;
 use crate::hub::HubError;
 use crate::kernel::ExpertCompute;
 use crate::ledger::{LedgerError, Rate};
-use crate::model::{Model, TokenizerError};
+use crate::model::{ManifestError, Model, TokenizerError};
 use crate::net::peer::PeerError;
 use crate::net::tls::TlsError;
 use crate::types::{NanoKvr, units};
@@ -73,6 +73,8 @@ pub enum DemoError {
     NotReady(#[from] NotReady),
     #[error("asking the gateway for an account: {0}")]
     Account(#[from] reqwest::Error),
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error(transparent)]

@@ -13,10 +13,10 @@ use super::{DemoError, delay};
 use crate::clock::{Clock, SystemClock};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
-use crate::hub::{self, BackboneAddress, HubConfig};
+use crate::hub::{self, HubConfig, HubLimits, HubTiming};
 use crate::kernel::ExpertCompute;
 use crate::ledger::{Ledger, WalletStatement};
-use crate::model::{Manifest, Model};
+use crate::model::Model;
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::{self, TrialCertificates};
 use crate::shutdown::{self, Shutdown, ShutdownTrigger};
@@ -95,12 +95,11 @@ impl Network {
         let keys = || KeyPair::generate().map_err(DemoError::Random);
         let (backbone_key, hub_key, gateway_key) = (keys()?, keys()?, keys()?);
         let (backbone_listener, backbone) = listen().await?;
-        let manifest = Arc::new(Manifest::of(&options.model));
         let config = RemoteConfig {
             peers: PeerSecurity::pinned(&backbone_key, &[hub_key.public()])?,
             ..RemoteConfig::new(options.remote_layers)
         };
-        let dispatch = RemoteDispatch::new(options.model, manifest, options.compute, config);
+        let dispatch = RemoteDispatch::new(options.model, options.compute, config)?;
         let serving = dispatch.clone();
         start(Box::new(move |shutdown| {
             Box::pin(async move {
@@ -113,10 +112,13 @@ impl Network {
         let (hub_listener, hub) = listen().await?;
         let config = HubConfig {
             public_hosts: vec![HOST.to_owned()],
-            backbone: BackboneAddress { host: backbone.ip().to_string(), port: backbone.port() },
-            backbone_peers: PeerSecurity::pinned(&hub_key, &[backbone_key.public()])?,
-            gateway_peers: PeerSecurity::pinned(&hub_key, &[gateway_key.public()])?,
-            ..HubConfig::new(state.path().join("quarantine.json"))
+            backbone: backbone.to_string(),
+            backbone_peer: PeerSecurity::pinned(&hub_key, &[backbone_key.public()])?,
+            gateway_peer: PeerSecurity::pinned(&hub_key, &[gateway_key.public()])?,
+            quarantine_list: state.path().join("quarantine"),
+            limits: HubLimits::default(),
+            timing: HubTiming::default(),
+            clock: Arc::new(SystemClock::default()),
         };
         let not_after = SystemClock::default().unix_ms() / 1000 + CERTIFICATE_S;
         let identity = HubIdentity::issued_by(&operator, keys()?, not_after);

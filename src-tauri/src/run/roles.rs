@@ -13,9 +13,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{self, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
-use crate::hub::{self, BackboneAddress, HubConfig};
+use crate::hub::{self, HubConfig, HubLimits, HubTiming};
 use crate::ledger::Ledger;
-use crate::model::Manifest;
 use crate::net::bind;
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::{self, TrialCertificates};
@@ -65,9 +64,8 @@ async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), An
     let model = load_model(config.model.as_deref())?;
     let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
     let compute = kernel(Device::Auto, all_threads())?;
-    let manifest = Arc::new(Manifest::of(&model));
     let remote = RemoteConfig { peers: peer_security(&config.peers)?, ..RemoteConfig::new(remote_layers) };
-    let dispatch = RemoteDispatch::new(Arc::clone(&model), manifest, compute, remote);
+    let dispatch = RemoteDispatch::new(Arc::clone(&model), compute, remote)?;
     let backbone = Arc::new(Backbone::new(Arc::clone(&model), Arc::new(dispatch.clone()))?);
 
     let hubs = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;
@@ -89,10 +87,13 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
     let ledger = Ledger::open(&config.ledger).await?;
     let hub = HubConfig {
         public_hosts: config.public_hosts,
-        backbone: BackboneAddress { host: config.backbone.ip().to_string(), port: config.backbone.port() },
-        backbone_peers: peers.clone(),
-        gateway_peers: peers,
-        ..HubConfig::new(config.state.join("quarantine.json"))
+        backbone: config.backbone.to_string(),
+        backbone_peer: peers.clone(),
+        gateway_peer: peers,
+        quarantine_list: config.state.join("quarantine"),
+        limits: HubLimits::default(),
+        timing: HubTiming::default(),
+        clock: Arc::new(SystemClock::default()),
     };
     let listener = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;
     say(format_args!("operator key {}", operator.public()))?;
