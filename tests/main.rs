@@ -4,6 +4,7 @@
 mod generation;
 mod goldens;
 mod handshake;
+mod hub;
 mod ledger;
 mod model_files;
 mod net;
