@@ -3,6 +3,7 @@
 
 mod demo;
 mod gateway;
+mod generation;
 mod goldens;
 mod handshake;
 mod hub;
