@@ -6,6 +6,7 @@
 //! **Invariant:** the bits of a row depend on the tokens before it alone, never on the rows beside it, on threads,
 //! on how a prompt was split (in multiples of 64), or on who computed the experts.
 
+pub mod api;
 pub mod attention;
 pub mod combine;
 pub mod delta_net;
@@ -22,7 +23,7 @@ pub mod shared;
 pub use generate::{Finish, GenerateOptions, Generation, Piece, Timing};
 pub use logits::LogitRecord;
 pub use rows::Rows;
-pub use sampler::{Sampler, Sampling};
+pub use sampler::{Sampler, Sampling, argmax};
 pub use sequence::Sequence;
 
 use crate::dispatch::{Dispatch, DispatchError, MoeStep};

@@ -15,7 +15,6 @@ pub use report::{Chaos, LocalRun, RemoteRun, Report, WorkerPart};
 
 use crate::backbone::{self, Backbone};
 use crate::dispatch::{LocalDispatch, Mode, NotReady};
-use crate::gateway::GatewayError;
 use crate::hub::HubError;
 use crate::kernel::ExpertCompute;
 use crate::ledger::{LedgerError, Rate};
@@ -83,8 +82,6 @@ pub enum DemoError {
     Ledger(#[from] LedgerError),
     #[error(transparent)]
     Hub(#[from] HubError),
-    #[error(transparent)]
-    Gateway(#[from] GatewayError),
     #[error("a role did not stop when it was told to")]
     Stuck,
 }

@@ -165,7 +165,7 @@ fn wallet_record(state: &Path) -> PathBuf {
 pub fn ledger(command: LedgerCommand) -> Result<ExitCode, AnyError> {
     let LedgerCommand::Check { ledger } = command;
     let report = runtime()?.block_on(async { Ledger::open(&ledger).await?.check().await })?;
-    say(&report)?;
+    say(serde_json::to_string_pretty(&report)?)?;
     Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
