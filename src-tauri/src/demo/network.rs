@@ -158,7 +158,7 @@ impl Network {
             workers.push(Worker::start(public, operator.public(), ca.clone(), home, compute)?);
         }
         let client = reqwest::Client::builder()
-            .tls_certs_only([reqwest::Certificate::from_pem(certificates.ca_pem.as_bytes())?])
+            .tls_backend_preconfigured(rustls::ClientConfig::clone(&*tls::client_config_from_pem(&certificates.ca_pem)?))
             .no_proxy()
             .build()?;
         let public = format!("https://{HOST}:{}", gateway.port());
