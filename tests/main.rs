@@ -11,3 +11,5 @@ mod reference;
 mod support;
 mod tidy;
 mod wallet;
+mod wire;
+mod wire_roundtrip;
