@@ -3,6 +3,7 @@
 
 mod goldens;
 mod handshake;
+mod hub;
 mod ledger;
 mod model_files;
 mod net;
