@@ -3,6 +3,7 @@
 
 mod goldens;
 mod handshake;
+mod hub;
 mod ledger;
 mod model_files;
 mod net;
@@ -11,3 +12,5 @@ mod reference;
 mod support;
 mod tidy;
 mod wallet;
+mod wire;
+mod wire_roundtrip;
