@@ -13,3 +13,5 @@ mod reference;
 mod support;
 mod tidy;
 mod wallet;
+mod wire;
+mod wire_roundtrip;
