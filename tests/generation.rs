@@ -99,8 +99,8 @@ async fn one_seed_gives_one_text() {
     let mut texts = Vec::new();
     for seed in [1, 1, 2] {
         let sampling = Sampling { temperature: 0.9, top_p: 0.95, top_k: 40, seed };
-        let generation =
-            backbone.generate(&prompt, &GenerateOptions { sampling, ..options(24) }, |_| ControlFlow::Continue(()));
+        let options = GenerateOptions { sampling, ..options(24) };
+        let generation = backbone.generate(&prompt, &options, |_| ControlFlow::Continue(()));
         texts.push(generation.await.unwrap().text);
     }
     assert_eq!(texts[0], texts[1]);

@@ -16,3 +16,5 @@ mod reference;
 mod support;
 mod tidy;
 mod wallet;
+mod wire;
+mod wire_roundtrip;

@@ -6,6 +6,7 @@
 //! weights that have no exact form.
 
 mod batch;
+pub mod bench;
 pub mod cpu;
 mod crew;
 pub mod experts;

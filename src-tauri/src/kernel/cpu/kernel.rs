@@ -4,12 +4,12 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-#[cfg(target_arch = "x86_64")]
-use super::avx512::Avx512;
 use super::engine::Engine;
 use super::pieces::{Columns, Inner, Inputs};
 use super::portable::Portable;
 use super::{CpuPath, CpuPathError};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512::Avx512};
 use crate::kernel::batch::{self, ExactBatch, Group};
 use crate::kernel::crew::Crew;
 use crate::kernel::experts::{ExpertCompute, ExpertSource, KernelError};
@@ -59,6 +59,8 @@ impl ExpertCompute for CpuKernel {
         let (sums, status) = match self.engine {
             AnyEngine::Portable(engine) => run(engine, &self.crew, &batch),
             #[cfg(target_arch = "x86_64")]
+            AnyEngine::Avx2(engine) => run(engine, &self.crew, &batch),
+            #[cfg(target_arch = "x86_64")]
             AnyEngine::Avx512(engine) => run(engine, &self.crew, &batch),
         };
         Ok(batch::into_parts(parts, &status, sums, batch.hidden))
@@ -74,6 +76,8 @@ impl ExpertCompute for CpuKernel {
 pub(super) enum AnyEngine {
     Portable(Portable),
     #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
 }
 
@@ -82,9 +86,11 @@ impl AnyEngine {
         match path {
             CpuPath::Portable => Some(Self::Portable(Portable)),
             #[cfg(target_arch = "x86_64")]
+            CpuPath::Avx2 => Avx2::detect().map(Self::Avx2),
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 => Avx512::detect().map(Self::Avx512),
             #[cfg(not(target_arch = "x86_64"))]
-            CpuPath::Avx512 => None,
+            CpuPath::Avx2 | CpuPath::Avx512 => None,
         }
     }
 }

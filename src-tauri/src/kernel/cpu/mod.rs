@@ -4,6 +4,8 @@
 //! and a value of an engine's type is the proof that its instructions are there.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod elementwise;
 mod engine;
@@ -21,6 +23,8 @@ pub const PATH_VARIABLE: &str = "KVASIR_CPU";
 pub enum CpuPath {
     /// Plain Rust, for every CPU.
     Portable,
+    /// AVX2.
+    Avx2,
     /// AVX-512 with VNNI and VBMI.
     Avx512,
 }
@@ -54,13 +58,14 @@ pub enum CpuPathError {
 
 impl CpuPath {
     /// Every path, slowest first.
-    pub const ALL: [Self; 2] = [Self::Portable, Self::Avx512];
+    pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
 
     /// The path's name, as [`PATH_VARIABLE`] spells it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
+            Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
         }
     }

@@ -4,11 +4,11 @@ mod cases;
 
 use proptest::prelude::*;
 
-#[cfg(target_arch = "x86_64")]
-use super::avx512::Avx512;
 use super::engine::{Dots, Engine, ROWS_PER_PASS};
 use super::portable::Portable;
 use super::{CpuPath, CpuPathError};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512::Avx512};
 use crate::kernel::numerics::row_dot::Scaled;
 use crate::kernel::numerics::{self, ExactMatrix, QuantisedRow};
 use crate::types::GateWeight;
@@ -23,6 +23,10 @@ fn dot(dots: Dots<'_>, i: usize) -> Scaled {
 macro_rules! on_every_engine {
     ($check:ident, $case:expr) => {
         $check(Portable, $case);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(engine) = Avx2::detect() {
+            $check(engine, $case);
+        }
         #[cfg(target_arch = "x86_64")]
         if let Some(engine) = Avx512::detect() {
             $check(engine, $case);

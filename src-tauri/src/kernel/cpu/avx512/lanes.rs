@@ -148,6 +148,22 @@ pub(super) fn term(scales: Scales, total: __m512i, up: __m512i, down: __m512i) -
     _mm512_srav_epi32(_mm512_add_epi32(t, half), shift)
 }
 
+/// How far ahead of the dots weights are fetched: about the time that memory takes to answer.
+const PREFETCH_BYTES: usize = 8 << 10;
+
+/// Asks for the next `len` bytes and returns where they end.
+#[inline]
+fn prefetch(from: *const u8, len: usize) -> *const u8 {
+    for line in (0..len).step_by(64) {
+        #[expect(unsafe_code, reason = "a hint to the cache")]
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast());
+        }
+    }
+    from.wrapping_add(len)
+}
+
 /// Four consecutive units of each of four weight rows.
 pub(super) type Quads<'a, const B: usize> = [&'a [[u8; B]; 4]; 4];
 
@@ -172,7 +188,9 @@ pub(super) fn walk<const B: usize, const N: usize>(
         let [(qa, ta), (qb, tb), (qc, tc), (qd, td)] =
             [a.as_chunks::<4>(), b.as_chunks::<4>(), c.as_chunks::<4>(), d.as_chunks::<4>()];
         let mut sums = [_mm512_setzero_si512(); N];
+        let mut ahead = weights.row(row(0)).as_ptr().wrapping_add(PREFETCH_BYTES);
         for (q, (((a, b), c), d)) in qa.iter().zip(qb).zip(qc).zip(qd).enumerate() {
+            ahead = prefetch(ahead, 16 * B);
             let terms = terms([a, b, c, d], q, exponents);
             for (sum, term) in sums.iter_mut().zip(terms) {
                 *sum = _mm512_add_epi32(*sum, term);

@@ -1,0 +1,99 @@
+//! AVX2: eight (weight row, unit) lanes at a time, two weight rows in flight.
+//!
+//! A *unit* is what stands under one f16 scale, a *quad* four consecutive units of a row; two rows of a quad are the
+//! eight lanes, in the order `row · 4 + unit`, that are scaled, shifted and rounded together.
+
+mod blocks;
+mod lanes;
+mod row;
+
+use std::ops::Range;
+
+use super::elementwise;
+use super::engine::{Dots, Engine};
+use crate::kernel::numerics::{ExactMatrix, OutOfRange, Poison};
+use crate::model::BlockType;
+use crate::types::GateWeight;
+pub(super) use row::Row;
+
+/// Proof that this CPU has AVX2.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Avx2 {
+    _detected: (),
+}
+
+impl Avx2 {
+    /// The proof, where there is one.
+    pub fn detect() -> Option<Self> {
+        is_x86_feature_detected!("avx2").then_some(Self { _detected: () })
+    }
+}
+
+#[expect(unsafe_code, reason = "calls functions compiled for instructions that this value proves to be there")]
+impl Engine for Avx2 {
+    type Row = Row;
+
+    fn row(self, _ty: BlockType, wire: &[u8]) -> Row {
+        Row::new(wire)
+    }
+
+    fn top(row: &Row) -> i32 {
+        row.top
+    }
+
+    fn dots(self, weights: &ExactMatrix, rows: Range<usize>, xs: &[&Row], out: &mut [i32]) {
+        // SAFETY: `self` exists only where `detect` found the instructions.
+        unsafe {
+            match *xs {
+                [] => {}
+                [a] => dots(weights, rows, [a], out),
+                [a, b] => dots(weights, rows, [a, b], out),
+                [a, b, c] => dots(weights, rows, [a, b, c], out),
+                [a, b, c, d, ..] => dots(weights, rows, [a, b, c, d], out),
+            }
+        }
+    }
+
+    fn swiglu(self, gate: Dots<'_>, up: Dots<'_>, out: &mut [f32]) {
+        // SAFETY: as above.
+        unsafe { swiglu(gate, up, out) }
+    }
+
+    fn quantise(self, x: &[f32], wire: &mut Vec<u8>) -> Result<(), Poison> {
+        // SAFETY: as above.
+        unsafe { quantise(x, wire) }
+    }
+
+    fn add_outputs(self, dots: Dots<'_>, gate: GateWeight, grid: i8, sums: &mut [i32]) -> Result<(), OutOfRange> {
+        // SAFETY: as above.
+        unsafe { add_outputs(dots, gate, grid, sums) }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+fn dots<const N: usize>(weights: &ExactMatrix, rows: Range<usize>, xs: [&Row; N], out: &mut [i32]) {
+    let wide = xs.map(|x| x.wide.as_slice());
+    let small = xs.map(|x| x.small.as_slice());
+    match weights.ty() {
+        BlockType::Q4_K => lanes::walk(weights, rows, out, wide, |block, x| blocks::q4_k(block, x)),
+        BlockType::Q5_K => lanes::walk(weights, rows, out, wide, |block, x| blocks::q5_k(block, x)),
+        BlockType::Q6_K => lanes::walk(weights, rows, out, wide, |block, x| blocks::q6_k(block, x)),
+        BlockType::Q4_0 => lanes::walk(weights, rows, out, small, |block, x| blocks::q4_0(block, x)),
+        _ => lanes::walk(weights, rows, out, small, |block, x| blocks::q8_0(block, x)),
+    }
+}
+
+#[target_feature(enable = "avx2")]
+fn swiglu(gate: Dots<'_>, up: Dots<'_>, out: &mut [f32]) {
+    elementwise::swiglu(gate, up, out);
+}
+
+#[target_feature(enable = "avx2")]
+fn quantise(x: &[f32], wire: &mut Vec<u8>) -> Result<(), Poison> {
+    elementwise::quantise(x, wire)
+}
+
+#[target_feature(enable = "avx2")]
+fn add_outputs(dots: Dots<'_>, gate: GateWeight, grid: i8, sums: &mut [i32]) -> Result<(), OutOfRange> {
+    elementwise::add_outputs(dots, gate, grid, sums)
+}
