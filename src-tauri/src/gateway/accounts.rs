@@ -102,7 +102,7 @@ impl Accounts {
         let mut after = self.ledger.poll_position(&name).await?;
         for _ in 0..PAGES_PER_POLL_MAX {
             let target = format!("/v1/meters?after={after}&limit={METERS_PER_PAGE_MAX}");
-            let page: MeterPage = hub_leg::get(hub, &target, self.config.deadlines.hub).await?;
+            let page: MeterPage = hub_leg::get(hub, &target, &self.config).await?;
             self.metrics.leg(index, |leg| (leg.hub, leg.version) = (Some(page.hub), Some(page.version.clone())));
             if page.last_change_seq < after {
                 tracing::warn!(hub = %page.hub, after, last = page.last_change_seq, "a hub's ledger was replaced");
@@ -137,7 +137,7 @@ impl Accounts {
     /// Asks a hub for the next leg of the road.
     async fn look(&self, index: usize) {
         let Some(hub) = self.config.hubs.get(index) else { return };
-        let said = hub_leg::get::<HubStatus>(hub, "/status", self.config.deadlines.hub).await;
+        let said = hub_leg::get::<HubStatus>(hub, "/status", &self.config).await;
         let backbone = said.map(|status| status.backbone_reachable).unwrap_or_else(|error| {
             tracing::debug!(%error, "a hub does not tell its status");
             None

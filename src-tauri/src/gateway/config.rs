@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustls::ServerConfig;
 
 use crate::ledger::Rate;
+use crate::net::peer::PeerSecurity;
 
 /// A hub that this gateway serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub struct GatewayConfig {
     pub tls: Arc<ServerConfig>,
     /// Tried in turn.
     pub hubs: Vec<HubEndpoint>,
+    /// How this gateway and its hubs recognise each other.
+    pub hub_peer: PeerSecurity,
     /// Names a worker may have dialled, without port; empty = any.
     pub public_hosts: Vec<String>,
     /// Price of work.
@@ -81,12 +84,13 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// The defaults: any public host, 7 nano-KVR per work byte, a poll a second.
+    /// The defaults: hubs on this machine, any public host, 7 nano-KVR per work byte, a poll a second.
     #[must_use]
     pub fn new(tls: Arc<ServerConfig>, hubs: Vec<HubEndpoint>) -> Self {
         Self {
             tls,
             hubs,
+            hub_peer: PeerSecurity::Loopback,
             public_hosts: Vec::new(),
             rate: Rate::default(),
             poll_interval: Duration::from_secs(1),

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::config::HubEndpoint;
+use super::config::{GatewayConfig, HubEndpoint};
 use crate::net::Io;
-use crate::net::bind::is_loopback;
 use crate::net::head::{HeadError, Received, ResponseHead, read_response};
-use crate::net::tcp::{self, ConnectError};
+use crate::net::peer::PeerError;
 
 /// Largest JSON answer: 1,000 meter rows take about 450 KB.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -18,12 +17,9 @@ const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Why a hub could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// A plain connection would leave the machine.
-    #[error("expected a hub on this machine, got {0}")]
-    NotLoopback(std::net::SocketAddr),
-    /// No connection.
+    /// No connection, or not to one of ours.
     #[error(transparent)]
-    Connect(#[from] ConnectError),
+    Connect(#[from] PeerError),
     /// No proper answer head.
     #[error("the hub's answer: {0}")]
     Head(#[from] HeadError),
@@ -55,13 +51,11 @@ pub enum HubError {
 /// Connects to a hub.
 ///
 /// # Errors
-/// No connection within `deadline`, or a hub that plain TCP must not reach.
-pub async fn dial(hub: &HubEndpoint, deadline: Duration) -> Result<Io, HubError> {
-    if !is_loopback(hub.addr.ip()) {
-        return Err(HubError::NotLoopback(hub.addr));
-    }
-    let tcp = tcp::connect(&hub.addr.ip().to_string(), hub.addr.port(), deadline).await?;
-    Ok(Box::new(tcp))
+/// No connection to one of ours within the configured deadline.
+pub async fn dial(hub: &HubEndpoint, config: &GatewayConfig) -> Result<Io, HubError> {
+    let (address, deadline) = (hub.addr.to_string(), config.deadlines.hub);
+    let connected = timeout(deadline, config.hub_peer.connect(&address)).await;
+    Ok(connected.map_err(|_| HubError::Late(deadline))??)
 }
 
 /// Sends a rebuilt upgrade and waits for 101; the answer's bytes are kept, to be relayed.
@@ -98,11 +92,16 @@ pub async fn upgrade(
 /// `GET`s JSON from a hub, on a connection of its own.
 ///
 /// # Errors
-/// Everything of [`HubError`], within `deadline`.
-pub async fn get<T: DeserializeOwned>(hub: &HubEndpoint, target: &str, deadline: Duration) -> Result<T, HubError> {
+/// Everything of [`HubError`], within the configured deadline.
+pub async fn get<T: DeserializeOwned>(
+    hub: &HubEndpoint,
+    target: &str,
+    config: &GatewayConfig,
+) -> Result<T, HubError> {
+    let deadline = config.deadlines.hub;
     let until = Instant::now() + deadline;
     let exchange = async {
-        let mut stream = dial(hub, deadline).await?;
+        let mut stream = dial(hub, config).await?;
         let request = format!("GET {target} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", hub.addr);
         stream.write_all(request.as_bytes()).await?;
         stream.flush().await?;

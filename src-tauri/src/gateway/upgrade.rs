@@ -62,7 +62,7 @@ async fn open(
     let mut failure = HubError::Status { expected: 101, got: 503 };
     for step in 0..config.hubs.len() {
         let Some(endpoint) = config.hubs.get(first.wrapping_add(step) % config.hubs.len()) else { break };
-        match hub_leg::dial(endpoint, config.deadlines.hub).await {
+        match hub_leg::dial(endpoint, config).await {
             Ok(mut hub) => {
                 let accept = request.accept_key();
                 let sent = request.rebuild(peer);
@@ -115,7 +115,7 @@ impl Drop for OpenSplice<'_> {
 fn refusal(error: &HubError) -> Refusal {
     match error {
         HubError::Status { got: 503, .. } => Refusal::new(503, "hub_busy", "no hub takes workers now, try again"),
-        HubError::Connect(_) | HubError::NotLoopback(_) | HubError::Late(_) => {
+        HubError::Connect(_) | HubError::Late(_) => {
             Refusal::new(502, "hub_unreachable", "no hub could be reached, try again")
         }
         _ => Refusal::new(502, "hub_refused", "the hub did not accept the connection"),
