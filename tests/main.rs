@@ -1,11 +1,15 @@
 //! All integration tests in one binary, so that they link once.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
+mod allocation;
+mod fuzz;
 mod goldens;
 mod handshake;
 mod ledger;
 mod model_files;
 mod net;
 mod reference;
+mod refused_models;
 mod support;
 mod tidy;
+mod tiny_model;
