@@ -20,8 +20,11 @@ fn refusal(bytes: Vec<u8>) -> String {
     message
 }
 
+/// What is spoiled, how, and words of the refusal.
+type Case<'a> = (&'a str, &'a dyn Fn(&mut Gguf), &'a [&'a str]);
+
 /// Asserts that each change to the tiny model is refused with a message that contains all the words.
-fn refused(cases: Vec<(&str, &dyn Fn(&mut Gguf), &[&str])>) {
+fn refused(cases: Vec<Case>) {
     for (what, change, words) in cases {
         let mut file = Gguf::qwen3moe(8);
         change(&mut file);
@@ -157,8 +160,7 @@ fn metadata_of_other_models_is_refused() {
 
 #[test]
 fn vocabularies_that_do_not_fit_are_refused() {
-    type Case<'a> = (&'a str, &'a dyn Fn(&mut Gguf), &'a str);
-    let cases: Vec<Case> = vec![
+    let cases: Vec<(&str, &dyn Fn(&mut Gguf), &str)> = vec![
         (
             "few tokens",
             &|f| _ = f.set("tokenizer.ggml.tokens", Value::Texts(vec!["a".into(); 3])),

@@ -112,7 +112,7 @@ fn a_seed_gives_the_same_inputs_again() {
         let seen = std::cell::RefCell::new(Vec::new());
         let record = |input: &[u8]| {
             seen.borrow_mut().push(input.to_vec());
-            format!("{}", input.len() % 2 == 0)
+            format!("{}", input.len().is_multiple_of(2))
         };
         hunt(record, &[b"kvasir".to_vec(), b"mead".to_vec()], Budget::Iterations(200), seed);
         seen.into_inner()

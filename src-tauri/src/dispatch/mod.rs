@@ -4,12 +4,25 @@
 //! After: `backbone::combine` turns the sums into hidden state. The sum of a row does not depend on who
 //! computed what, because partials are integers on the row's grid.
 
+mod batch;
+pub mod counters;
 pub mod exact;
 pub mod experts;
+mod fleet;
+pub mod inflight;
+mod listener;
 pub mod local;
+pub mod placement;
+pub mod remote;
+mod session;
+mod stock;
 
+pub use counters::Counts;
 pub use experts::ModelExperts;
+pub use fleet::{NotReady, WorkerView};
+pub use inflight::DeadlineRule;
 pub use local::{LocalDispatch, Mode};
+pub use remote::{RemoteConfig, RemoteDispatch};
 
 use crate::kernel::KernelError;
 use std::future::Future;

@@ -1,1 +1,277 @@
-//! The hub.
+//! Owns the workers' sessions: proves who they are, bridges each to the backbone, and meters what they served.
+//!
+//! Before: a gateway spliced the worker's bytes here. After: the backbone's dispatch listener, one connection a session.
+//! The hub stands between strangers and the backbone: it lets through what a worker may say, in the shape that was
+//! asked for, and counts what the backbone judged. It reads headers, never hidden state.
+//!
+//! **Invariants:** a session is credited at most what was sent to it, once; meters only grow and carry the hub's epoch;
+//! every queue, table and wait has a bound; one session's end touches no other.
+//! Why a process of its own: the hub may restart and drain without the model, and the model never faces a stranger.
+
+mod admission;
+mod backbone_leg;
+mod config;
+mod ending;
+mod http;
+mod live;
+mod meters;
+mod outstanding;
+mod quarantine;
+mod receipts;
+mod registry;
+mod session;
+mod tally;
+mod worker_leg;
+
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
+
+pub use admission::Refusal;
+pub use config::{HubConfig, HubLimits, HubTiming};
+pub use ending::{Ending, Fault};
+pub use meters::FlushError;
+pub use outstanding::OutstandingError;
+pub use quarantine::QuarantineError;
+pub use receipts::{AcknowledgeError, ReceiptTiming};
+
+use crate::ledger::{Ledger, LedgerError};
+use crate::net::Io;
+use crate::net::head::{PEER_HEADER, Upgrade, read_head};
+use crate::net::ws::{WsConfig, WsStream};
+use crate::shutdown::Shutdown;
+use crate::wire::control::{GoAway, Quarantine};
+use crate::wire::handshake::HubIdentity;
+use admission::Admission;
+use http::Answer;
+use meters::Meters;
+use quarantine::QuarantineList;
+use registry::Registry;
+
+/// The path that becomes a session.
+const WORKER_PATH: &str = "/v1/worker";
+/// Connections beside the sessions: polls, probes, refusals.
+const SPARE_CONNECTIONS: usize = 64;
+/// Pause after a failed accept, which is mostly a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long the answer of a backbone probe is good for.
+const PROBE_KEPT: Duration = Duration::from_secs(1);
+
+/// Why a hub does not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// The ledger did not give an epoch.
+    #[error("starting the hub's epoch: {0}")]
+    Epoch(#[from] LedgerError),
+    /// The quarantine list cannot be read.
+    #[error(transparent)]
+    Quarantine(#[from] QuarantineError),
+    /// No randomness.
+    #[error("drawing the key that hides addresses: {0}")]
+    Random(getrandom::Error),
+    /// The last meters could not be written.
+    #[error("last {0}")]
+    LastFlush(FlushError),
+    /// The ledger refuses this hub's meters: a newer process with its key has taken over.
+    #[error("fenced: {0}")]
+    Fenced(FlushError),
+}
+
+/// What all connections share.
+struct Hub {
+    config: HubConfig,
+    identity: HubIdentity,
+    epoch: u64,
+    admission: Admission,
+    registry: Arc<Registry>,
+    meters: Meters,
+    quarantined: QuarantineList,
+    shutdown: Shutdown,
+    probe: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
+}
+
+/// Serves gateways on `listener` until `shutdown`, then drains: workers are sent away, outstanding work is judged, the
+/// meters become final.
+///
+/// # Errors
+/// [`HubError`]: a start that fails, a ledger that fenced the hub, or last meters that could not be written.
+pub async fn serve(
+    listener: TcpListener,
+    config: HubConfig,
+    identity: HubIdentity,
+    ledger: Ledger,
+    shutdown: Shutdown,
+) -> Result<(), HubError> {
+    let hub_key = identity.key().public();
+    let quarantined = QuarantineList::open(&config.quarantine_list)?;
+    let epoch = ledger.next_epoch(hub_key).await?;
+    let mut peer_key = [0; 32];
+    getrandom::fill(&mut peer_key).map_err(HubError::Random)?;
+    let hub = Arc::new(Hub {
+        admission: Admission::new(config.limits.sessions, config.limits.handshakes, peer_key),
+        registry: Arc::new(Registry::new(config.limits.sessions_per_wallet)),
+        meters: Meters::new(ledger, hub_key, epoch),
+        probe: tokio::sync::Mutex::default(),
+        config,
+        identity,
+        epoch,
+        quarantined,
+        shutdown,
+    });
+    tracing::info!(hub = %hub_key, epoch, "hub serves");
+    let stopped = accept_until_drained(&hub, &listener).await;
+    let flushed = hub.meters.flush().await;
+    tracing::info!(epoch, "hub stopped");
+    stopped.and(flushed.map_err(HubError::LastFlush))
+}
+
+async fn accept_until_drained(hub: &Arc<Hub>, listener: &TcpListener) -> Result<(), HubError> {
+    let room = Arc::new(Semaphore::new(hub.config.limits.sessions + SPARE_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    let mut fenced = pin!(flush_regularly(hub));
+    let mut drained = pin!(drained(hub));
+    let stopped = loop {
+        tokio::select! {
+            error = &mut fenced => break Err(HubError::Fenced(error)),
+            () = &mut drained => break Ok(()),
+            (permit, stream, from) = accept(listener, &room) => {
+                let hub = Arc::clone(hub);
+                connections.spawn(async move {
+                    let _permit = permit;
+                    connection(&hub, stream, from).await;
+                });
+            }
+            Some(done) = connections.join_next() => {
+                if let Err(error) = done {
+                    tracing::error!(%error, "a connection's task failed");
+                }
+            }
+        }
+    };
+    connections.shutdown().await;
+    stopped
+}
+
+/// The next connection, once there is room for it.
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> (Option<OwnedSemaphorePermit>, TcpStream, SocketAddr) {
+    // The semaphore is never closed; without a permit a connection would still be bounded by its sessions.
+    let permit = Arc::clone(room).acquire_owned().await.ok();
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) => return (permit, stream, from),
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Completes when the hub was asked to stop and no session is left, or its time is over.
+async fn drained(hub: &Hub) {
+    hub.shutdown.wait().await;
+    let timing = &hub.config.timing;
+    let longest = timing.handshake + timing.drain + timing.afterwards + timing.stall;
+    if timeout(longest, hub.admission.until_empty()).await.is_err() {
+        tracing::warn!("sessions are left after the drain");
+    }
+}
+
+/// Writes the meters every so often; returns only when the ledger refuses them for good.
+async fn flush_regularly(hub: &Hub) -> FlushError {
+    let mut ticks = interval(hub.config.timing.flush);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match hub.meters.flush().await {
+            Ok(()) => {}
+            Err(error @ FlushError::Refused { .. }) => return error,
+            Err(error) => tracing::error!(%error, "meters wait for the next flush"),
+        }
+    }
+}
+
+/// One connection of a gateway: secured, read up to its head, then a session or one answer.
+async fn connection(hub: &Arc<Hub>, stream: TcpStream, from: SocketAddr) {
+    let timing = &hub.config.timing;
+    let deadline = Instant::now() + timing.handshake;
+    let mut io = match timeout_at(deadline, hub.config.gateway_peer.accept(stream)).await {
+        Ok(Ok((io, _gateway))) => io,
+        Ok(Err(error)) => return tracing::warn!(%from, %error, "connection refused"),
+        Err(_) => return tracing::warn!(%from, "connection secured too late"),
+    };
+    let answer = match read_head(&mut io, deadline).await {
+        Ok(request) if request.head.path == WORKER_PATH => match Upgrade::check(&request, WORKER_PATH) {
+            Ok(upgrade) => {
+                let peer = request.head.headers.only(PEER_HEADER).and_then(|text| text.parse().ok());
+                return upgraded(hub, io, &upgrade.key, peer.unwrap_or(from.ip()), deadline).await;
+            }
+            Err(error) => Answer::refused(error.status(), error.code(), error),
+        },
+        Ok(request) => http::answer(hub, &request).await,
+        Err(error) => Answer::refused(error.status(), error.code(), error),
+    };
+    if !matches!(timeout(timing.stall, answer.send(&mut io)).await, Ok(Ok(()))) {
+        tracing::debug!(%from, "an answer was not taken");
+    }
+}
+
+async fn upgraded(hub: &Arc<Hub>, io: Io, key: &str, peer: IpAddr, deadline: Instant) {
+    let timing = &hub.config.timing;
+    // One message waits behind the one on its way: the session's own queues decide what goes next.
+    let config = WsConfig { queue: 1, write_deadline: timing.stall, ping: timing.ping, ..WsConfig::hub() };
+    match WsStream::accept(io, key, Vec::new(), config).await {
+        Ok(ws) => session::run(hub, ws, hub.admission.peer_hash(peer), deadline).await,
+        Err(error) => tracing::debug!(%error, "upgrade was not taken"),
+    }
+}
+
+impl Hub {
+    /// A goodbye with a random pause, so that workers do not return all at once.
+    fn go_away(&self) -> GoAway {
+        let mut noise = [0; 8];
+        // Without randomness all come back together, which admission bounds.
+        let _ = getrandom::fill(&mut noise);
+        let most = u64::try_from(self.config.timing.reconnect_within.as_millis()).unwrap_or(u64::MAX);
+        GoAway { reconnect_after_ms: u64::from_le_bytes(noise) % most.saturating_add(1).max(1) }
+    }
+
+    /// The backbone caught a wallet: its session's credit is void, its sessions end, and it may not come back.
+    async fn quarantine(self: &Arc<Self>, caught: Quarantine) {
+        let Quarantine { wallet, session_id, void_from_request, reason } = caught;
+        tracing::warn!(%wallet, session = %session_id, void_from_request, reason, "wallet quarantined");
+        if !self.meters.void(&session_id, &wallet, void_from_request) {
+            tracing::error!(session = %session_id, "no open session of the wallet: its credit was not voided here");
+        }
+        let hub = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || hub.quarantined.add(wallet)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "quarantine is not on disk"),
+            Err(error) => tracing::error!(%error, "quarantine was not written"),
+        }
+        self.registry.quarantine(&wallet);
+    }
+
+    /// Why the backbone cannot be used, if it cannot; asked anew at most once a second.
+    async fn probe_backbone(&self) -> Option<String> {
+        let mut last = self.probe.lock().await;
+        if let Some((at, answer)) = &*last
+            && at.elapsed() < PROBE_KEPT
+        {
+            return answer.clone();
+        }
+        let dialled = backbone_leg::dial(&self.config).await;
+        let answer = dialled.err().map(|error| error.to_string());
+        *last = Some((Instant::now(), answer.clone()));
+        answer
+    }
+}

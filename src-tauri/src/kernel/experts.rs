@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::float::{FloatExpert, Residency};
 use super::numerics::{ExactMatrix, MatrixError};
 use crate::model::{BlockType, ExpertWeights, Matrix};
 use crate::wire::work::{Dispatch, Partials};
@@ -70,6 +71,7 @@ pub enum KernelError {
 pub struct Expert {
     weights: ExpertWeights,
     exact: Option<Arc<ExactExpert>>,
+    float: Option<FloatExpert>,
 }
 
 /// The matrices of an expert whose types are all exact.
@@ -91,7 +93,10 @@ impl Expert {
         expect_shape("down", &weights.down, [inner[1], inner[0]])?;
         let all_exact = matrices(weights).iter().all(|m| m.ty.is_exact());
         let exact = all_exact.then(|| ExactExpert::new(weights).map(Arc::new)).transpose()?;
-        Ok(Self { weights: weights.clone(), exact })
+        // As stored: a worker's memory is promised by the stored size.
+        let all_float = matrices(weights).iter().all(|m| m.ty.is_float());
+        let float = all_float.then(|| FloatExpert::new(weights, Residency::Stored));
+        Ok(Self { weights: weights.clone(), exact, float })
     }
 
     /// Whether the exact integer function covers this expert.
@@ -103,7 +108,7 @@ impl Expert {
     /// Whether all three matrices are floats as stored, so that the float form of a request applies.
     #[must_use]
     pub fn is_float(&self) -> bool {
-        matrices(&self.weights).iter().all(|m| m.ty.is_float())
+        self.float.is_some()
     }
 
     /// Bytes of the three matrices as stored.
@@ -132,6 +137,10 @@ impl Expert {
 
     pub(super) fn exact(&self) -> Option<&Arc<ExactExpert>> {
         self.exact.as_ref()
+    }
+
+    pub(super) fn float(&self) -> Option<&FloatExpert> {
+        self.float.as_ref()
     }
 
     /// Types of gate, up and down.

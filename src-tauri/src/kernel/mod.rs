@@ -10,6 +10,7 @@ pub mod cpu;
 mod crew;
 pub mod experts;
 pub mod float;
+mod float_form;
 pub mod numerics;
 pub mod quant;
 

@@ -6,6 +6,8 @@
 pub mod bind;
 pub mod framed;
 pub mod head;
+pub mod peer;
+mod pinned;
 pub mod tcp;
 pub mod tls;
 pub mod ws;

@@ -9,6 +9,8 @@ pub mod frame;
 pub mod handshake;
 pub mod receipt;
 pub mod signature;
+pub mod slice;
 pub mod work;
 
 pub use frame::{Frame, FrameError, Header, Kind};
+pub use slice::Slice;

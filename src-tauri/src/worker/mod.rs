@@ -1,1 +1,173 @@
-//! The worker.
+//! A worker: holds a slice of the model's experts and computes them for pay, over one outbound link.
+//!
+//! [`run`] dials a gateway, proves the wallet to the hub behind it, offers memory, receives a lease, fetches and
+//! verifies the experts, serves, and starts again when the link breaks, until it is told to stop.
+//! **Promises:** no expert is used before its digest was checked; no data from a peer is ever a path, a URL or code;
+//! a request is answered once or declined, never left; stopping takes less than two seconds.
+
+mod fetch;
+mod home;
+mod link;
+mod pace;
+mod receipts;
+mod serve;
+mod session;
+mod slices;
+mod status;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::clock::{Clock, SystemClock};
+use crate::kernel::ExpertCompute;
+use crate::model::Model;
+use crate::net::tls::{self, TlsError};
+use crate::shutdown::Shutdown;
+use crate::types::PublicKey;
+use crate::wire::handshake::AuthSigner;
+
+pub use home::HomeError;
+pub use status::{Phase, WorkerStatus};
+
+/// Path of a worker's link at a gateway.
+pub const PATH: &str = "/v1/worker";
+
+/// Where the experts come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Over the link, from the backbone.
+    Fetch,
+    /// Cut from this model when it is the one that is served; else as [`Source::Fetch`].
+    LocalModel(Arc<Model>),
+}
+
+/// All waits of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Timers {
+    /// Hub's hello, our answer and its welcome together.
+    pub handshake: Duration,
+    /// Upper end of the first pause after a lost link; it doubles with every loss.
+    pub backoff_first: Duration,
+    /// Longest pause.
+    pub backoff_max: Duration,
+    /// A link that lived this long was a good one: the pauses start over.
+    pub healthy: Duration,
+    /// Longest wait for one piece of an expert.
+    pub chunk: Duration,
+    /// How long requests under way are still answered when the worker stops.
+    pub drain: Duration,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(10),
+            backoff_first: Duration::from_millis(250),
+            backoff_max: Duration::from_secs(30),
+            healthy: Duration::from_secs(10),
+            chunk: Duration::from_secs(30),
+            drain: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What a worker is told.
+#[derive(Clone)]
+pub struct WorkerConfig {
+    /// Gateways, `wss://host[:port]`, tried in turn; without a path, [`PATH`] is meant.
+    pub gateways: Vec<String>,
+    /// Operators whose hubs are trusted.
+    pub operators: Vec<PublicKey>,
+    /// PEM files of additional certificate authorities.
+    pub extra_ca: Vec<PathBuf>,
+    /// Worker id and receipts.
+    pub state_dir: PathBuf,
+    /// Bytes that the slice may take.
+    pub memory_bytes: u64,
+    /// Where experts come from.
+    pub source: Source,
+    /// Name and version for the hub's log.
+    pub agent: String,
+    /// Assignments per second to offer; measured at the start when absent.
+    pub assignments_per_s: Option<f64>,
+    /// All waits.
+    pub timers: Timers,
+    /// Wall time for certificates.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl WorkerConfig {
+    /// A worker with this much memory that fetches its experts, with default timers.
+    #[must_use]
+    pub fn new(gateways: Vec<String>, operators: Vec<PublicKey>, state_dir: PathBuf, memory_bytes: u64) -> Self {
+        Self {
+            gateways,
+            operators,
+            extra_ca: Vec::new(),
+            state_dir,
+            memory_bytes,
+            source: Source::Fetch,
+            agent: concat!("kvasir/", env!("CARGO_PKG_VERSION")).to_owned(),
+            assignments_per_s: None,
+            timers: Timers::default(),
+            clock: Arc::new(SystemClock::default()),
+        }
+    }
+}
+
+/// Why a worker cannot even try.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The state directory.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// The certificate authorities.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Nobody to dial.
+    #[error("expected at least one gateway URL, got none")]
+    NoGateway,
+}
+
+/// What every session of this worker uses.
+struct Worker {
+    config: WorkerConfig,
+    wallet: Arc<dyn AuthSigner>,
+    compute: Arc<dyn ExpertCompute>,
+    home: home::Home,
+    tls: Arc<rustls::ClientConfig>,
+    library: Arc<slices::Library>,
+    status: Arc<status::Board>,
+    assignments_per_s: f64,
+}
+
+/// Works until `shutdown`; what it does shows in `status`.
+///
+/// # Errors
+/// Only what no amount of trying would mend: see [`WorkerError`].
+pub async fn run(
+    config: WorkerConfig,
+    wallet: Arc<dyn AuthSigner>,
+    compute: Arc<dyn ExpertCompute>,
+    status: watch::Sender<WorkerStatus>,
+    shutdown: Shutdown,
+) -> Result<(), WorkerError> {
+    if config.gateways.is_empty() {
+        return Err(WorkerError::NoGateway);
+    }
+    let home = home::Home::open(&config.state_dir)?;
+    let tls = tls::client_config(&config.extra_ca)?;
+    let status = Arc::new(status::Board::new(status, compute.device()));
+    let assignments_per_s = match config.assignments_per_s {
+        Some(pace) => pace,
+        None => pace::measure(Arc::clone(&compute)).await,
+    };
+    let library = Arc::new(slices::Library::new(config.source.clone()));
+    let worker = Worker { config, wallet, compute, home, tls, library, status, assignments_per_s };
+    link::keep(&worker, &shutdown).await;
+    worker.status.phase(Phase::Stopped);
+    Ok(())
+}

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use crate::kernel::numerics::row_dot::{GUARD_BITS, Scaled};
-use crate::kernel::numerics::{self, ExactMatrix, OutOfRange, Poison, growth_bits};
+use super::elementwise;
+use crate::kernel::numerics::row_dot::GUARD_BITS;
+use crate::kernel::numerics::{ExactMatrix, OutOfRange, Poison, growth_bits};
 use crate::model::BlockType;
 use crate::types::GateWeight;
 
@@ -26,11 +27,6 @@ impl Dots<'_> {
     pub fn base(top: i32, ty: BlockType) -> i32 {
         top + growth_bits(ty) - 31 + GUARD_BITS
     }
-
-    /// Dot `i`.
-    pub fn get(&self, i: usize) -> Scaled {
-        Scaled { value: self.values[i], exponent: self.base + i32::from(self.exponents[i]) }
-    }
 }
 
 /// One instruction level. Every method returns the bits of `kernel::numerics`.
@@ -50,14 +46,12 @@ pub(super) trait Engine: Copy + Send + Sync {
 
     /// `silu(gate) · up` for every dot.
     fn swiglu(self, gate: Dots<'_>, up: Dots<'_>, out: &mut [f32]) {
-        for (i, h) in out.iter_mut().enumerate() {
-            *h = numerics::swiglu(gate.get(i), up.get(i));
-        }
+        elementwise::swiglu(gate, up, out);
     }
 
     /// Appends the wire form of `x`.
     fn quantise(self, x: &[f32], wire: &mut Vec<u8>) -> Result<(), Poison> {
-        numerics::quantise_row(x, wire)
+        elementwise::quantise(x, wire)
     }
 
     /// Adds the weighted dots on the grid to `sums`, which may wrap when there are more than sixteen experts.
@@ -65,9 +59,6 @@ pub(super) trait Engine: Copy + Send + Sync {
     /// # Errors
     /// An output does not fit the grid; `sums` then hold anything.
     fn add_outputs(self, dots: Dots<'_>, gate: GateWeight, grid: i8, sums: &mut [i32]) -> Result<(), OutOfRange> {
-        for (i, sum) in sums.iter_mut().enumerate() {
-            *sum = sum.wrapping_add(numerics::output(dots.get(i), gate, grid)?);
-        }
-        Ok(())
+        elementwise::add_outputs(dots, gate, grid, sums)
     }
 }

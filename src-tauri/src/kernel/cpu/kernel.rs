@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+#[cfg(target_arch = "x86_64")]
+use super::avx512::Avx512;
 use super::engine::Engine;
 use super::pieces::{Columns, Inner, Inputs};
 use super::portable::Portable;
@@ -11,6 +13,7 @@ use super::{CpuPath, CpuPathError};
 use crate::kernel::batch::{self, ExactBatch, Group};
 use crate::kernel::crew::Crew;
 use crate::kernel::experts::{ExpertCompute, ExpertSource, KernelError};
+use crate::kernel::float_form;
 use crate::wire::work::{Dispatch, Partials, RowStatus};
 
 /// Assignments of a wave: their inner rows (4 KiB each at width 1024) stay in a shared cache.
@@ -20,6 +23,7 @@ const WAVE_ASSIGNMENTS: usize = 1024;
 #[derive(Debug)]
 pub struct CpuKernel {
     path: CpuPath,
+    engine: AnyEngine,
     crew: Crew,
 }
 
@@ -29,11 +33,9 @@ impl CpuKernel {
     /// # Errors
     /// This CPU does not support the path, or the threads cannot be had.
     pub fn new(path: CpuPath, threads: usize) -> Result<Self, CpuPathError> {
-        if !path.is_supported() {
-            return Err(path.unsupported());
-        }
+        let engine = AnyEngine::new(path).ok_or_else(|| path.unsupported())?;
         let crew = Crew::new(threads).map_err(|e| CpuPathError::Threads { threads, reason: e.to_string() })?;
-        Ok(Self { path, crew })
+        Ok(Self { path, engine, crew })
     }
 
     /// The instructions it uses.
@@ -50,15 +52,40 @@ impl ExpertCompute for CpuKernel {
         layer: u16,
         parts: &[Dispatch],
     ) -> Result<Vec<Partials>, KernelError> {
+        if parts.first().is_some_and(Dispatch::is_float) {
+            return float_form::compute(experts, layer, parts);
+        }
         let batch = ExactBatch::new(experts, layer, parts)?;
-        let (sums, status) = match self.path {
-            CpuPath::Portable => run(Portable, &self.crew, &batch),
+        let (sums, status) = match self.engine {
+            AnyEngine::Portable(engine) => run(engine, &self.crew, &batch),
+            #[cfg(target_arch = "x86_64")]
+            AnyEngine::Avx512(engine) => run(engine, &self.crew, &batch),
         };
         Ok(batch::into_parts(parts, &status, sums, batch.hidden))
     }
 
     fn device(&self) -> String {
         format!("cpu ({}, {} threads)", self.path, self.crew.threads())
+    }
+}
+
+/// The engine of a path that this machine supports.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AnyEngine {
+    Portable(Portable),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl AnyEngine {
+    pub fn new(path: CpuPath) -> Option<Self> {
+        match path {
+            CpuPath::Portable => Some(Self::Portable(Portable)),
+            #[cfg(target_arch = "x86_64")]
+            CpuPath::Avx512 => Avx512::detect().map(Self::Avx512),
+            #[cfg(not(target_arch = "x86_64"))]
+            CpuPath::Avx512 => None,
+        }
     }
 }
 

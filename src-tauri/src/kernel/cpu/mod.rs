@@ -3,6 +3,9 @@
 //! Every path returns the bytes of `kernel::numerics`; they differ in speed only. The path is found once, at start,
 //! and a value of an engine's type is the proof that its instructions are there.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod elementwise;
 mod engine;
 mod kernel;
 mod pieces;
@@ -18,6 +21,8 @@ pub const PATH_VARIABLE: &str = "KVASIR_CPU";
 pub enum CpuPath {
     /// Plain Rust, for every CPU.
     Portable,
+    /// AVX-512 with VNNI and VBMI.
+    Avx512,
 }
 
 /// Why a path cannot be had.
@@ -49,13 +54,14 @@ pub enum CpuPathError {
 
 impl CpuPath {
     /// Every path, slowest first.
-    pub const ALL: [Self; 1] = [Self::Portable];
+    pub const ALL: [Self; 2] = [Self::Portable, Self::Avx512];
 
     /// The path's name, as [`PATH_VARIABLE`] spells it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
+            Self::Avx512 => "avx512",
         }
     }
 
@@ -85,9 +91,7 @@ impl CpuPath {
     }
 
     fn is_supported(self) -> bool {
-        match self {
-            Self::Portable => true,
-        }
+        kernel::AnyEngine::new(self).is_some()
     }
 
     fn unsupported(self) -> CpuPathError {

@@ -4,6 +4,8 @@ mod cases;
 
 use proptest::prelude::*;
 
+#[cfg(target_arch = "x86_64")]
+use super::avx512::Avx512;
 use super::engine::{Dots, Engine, ROWS_PER_PASS};
 use super::portable::Portable;
 use super::{CpuPath, CpuPathError};
@@ -12,10 +14,19 @@ use crate::kernel::numerics::{self, ExactMatrix, QuantisedRow};
 use crate::types::GateWeight;
 use cases::{DotCase, Random, RowMode, row};
 
+/// Dot `i`.
+fn dot(dots: Dots<'_>, i: usize) -> Scaled {
+    Scaled { value: dots.values[i], exponent: dots.base + i32::from(dots.exponents[i]) }
+}
+
 /// Runs a check that is generic over engines on every engine of this machine.
 macro_rules! on_every_engine {
     ($check:ident, $case:expr) => {
         $check(Portable, $case);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(engine) = Avx512::detect() {
+            $check(engine, $case);
+        }
     };
 }
 
@@ -36,7 +47,7 @@ fn dots_are_exact<E: Engine>(engine: E, case: &DotCase) {
             if expected == Scaled::default() {
                 assert_eq!(dots.values[i], 0, "{case:?} row {r}");
             } else {
-                assert_eq!(dots.get(i), expected, "{case:?} row {r}");
+                assert_eq!(dot(dots, i), expected, "{case:?} row {r}");
             }
         }
     }
@@ -56,8 +67,8 @@ fn swiglu_is_exact<E: Engine>(engine: E, seed: u64) {
     let mut got = vec![0.0; n];
     engine.swiglu(gate, up, &mut got);
     for (i, got) in got.iter().enumerate() {
-        let expected = numerics::swiglu(gate.get(i), up.get(i));
-        assert_eq!(got.to_bits(), expected.to_bits(), "{:?} {:?}", gate.get(i), up.get(i));
+        let expected = numerics::swiglu(dot(gate, i), dot(up, i));
+        assert_eq!(got.to_bits(), expected.to_bits(), "{:?} {:?}", dot(gate, i), dot(up, i));
     }
 }
 
@@ -70,7 +81,7 @@ fn outputs_are_exact<E: Engine>(engine: E, seed: u64) {
     let gate = GateWeight { mantissa: 32768 + random.below(32768) as u16, exponent: random.below(256) as u8 as i8 };
     let shift = random.below(70) as i32 - 4;
     let grid = (dots.base + i32::from(gate.exponent) + shift).clamp(-128, 127) as i8;
-    let expected: Result<Vec<i32>, _> = (0..n).map(|i| numerics::output(dots.get(i), gate, grid)).collect();
+    let expected: Result<Vec<i32>, _> = (0..n).map(|i| numerics::output(dot(dots, i), gate, grid)).collect();
     let mut sums = vec![1; n];
     let got = engine.add_outputs(dots, gate, grid, &mut sums);
     match expected {

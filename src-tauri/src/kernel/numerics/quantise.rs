@@ -54,19 +54,22 @@ pub fn quantise_row(x: &[f32], out: &mut Vec<u8>) -> Result<(), Poison> {
 }
 
 /// The 24-bit significand of a normal f32.
+#[inline]
 fn significand(magnitude: u32) -> u32 {
     (magnitude & 0x7f_ffff) | 0x80_0000
 }
 
 /// The smallest exponent F with `magnitude ≤ 15 · 127 · 2^F`, for a magnitude of 2^-100 at least.
-fn block_exponent(magnitude: u32) -> i32 {
+#[inline]
+pub(crate) fn block_exponent(magnitude: u32) -> i32 {
     // 1905 = 15 · 127 has 11 bits: a significand up to 1905 · 2^13 needs 13 bits less than its own 24.
     let spare = if significand(magnitude) <= 1905 << 13 { 13 } else { 14 };
     (magnitude >> 23) as i32 - 150 + spare
 }
 
 /// `ceil(magnitude / (127 · 2^exponent))`, in 1..=15; 0 for a subnormal magnitude.
-fn step(magnitude: u32, exponent: i32) -> u32 {
+#[inline]
+pub(crate) fn step(magnitude: u32, exponent: i32) -> u32 {
     let e = (magnitude >> 23) as i32;
     if e == 0 {
         return 0;

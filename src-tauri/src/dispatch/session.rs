@@ -1,0 +1,188 @@
+//! One worker's session as dispatch sees it: the way out, what the worker owes, and how fast it is.
+//!
+//! **Promises:** a request's frames are queued together or not at all; nobody waits for a full queue; a worker that
+//! missed several deadlines in a row is left alone for a while instead of costing every step a deadline.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::inflight::{Estimate, Inflight, Load};
+use crate::shutdown::{self, Shutdown, ShutdownTrigger};
+use crate::wire::control::{Control, SessionOpen, Verdict};
+use crate::wire::{Frame, FrameError};
+
+/// Frames that may wait for a session's hub: a 2,048-row request of the widest model and its verdicts fit.
+const QUEUE_FRAMES: usize = 1024;
+/// Missed deadlines in a row before a worker is benched.
+const LATE_IN_A_ROW: u32 = 3;
+/// How long a benched worker is left alone; after it, one more miss benches it again, for twice as long.
+const BENCH: Duration = Duration::from_secs(5);
+/// Most doublings of that pause: about five minutes.
+const BENCH_DOUBLINGS_MAX: u32 = 6;
+
+struct Pace {
+    estimate: Estimate,
+    late_in_a_row: u32,
+    benched_until: Option<Instant>,
+}
+
+/// See the module.
+pub(super) struct Session {
+    /// Who it is.
+    pub opened: SessionOpen,
+    /// What is out.
+    pub inflight: Inflight,
+    /// Accepted assignments.
+    pub assignments: AtomicU64,
+    out: mpsc::Sender<Frame>,
+    pace: Mutex<Pace>,
+    ending: ShutdownTrigger,
+}
+
+impl Session {
+    /// A session, the frames to write for it, and the sign that it must end.
+    pub fn new(opened: SessionOpen) -> (Self, mpsc::Receiver<Frame>, Shutdown) {
+        let (out, frames) = mpsc::channel(QUEUE_FRAMES);
+        let (ending, ended) = shutdown::channel();
+        let pace = Pace { estimate: Estimate::from_offer(0.0), late_in_a_row: 0, benched_until: None };
+        let session = Self {
+            opened,
+            inflight: Inflight::default(),
+            assignments: AtomicU64::new(0),
+            out,
+            pace: Mutex::new(pace),
+            ending,
+        };
+        (session, frames, ended)
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the session; its connection's task notices.
+    pub fn end(&self, why: &str) {
+        warn!(session = %self.opened.session_id, why, "session ended by dispatch");
+        self.ending.fire();
+    }
+
+    /// Starts over with the pace that the worker offers.
+    pub fn offered(&self, assignments_per_s: f64) {
+        self.pace().estimate = Estimate::from_offer(assignments_per_s);
+    }
+
+    /// Whether requests may go to this worker at `now`.
+    pub fn may_be_asked(&self, now: Instant) -> bool {
+        self.pace().benched_until.is_none_or(|until| now >= until)
+    }
+
+    /// The time that a load will take, as far as is known.
+    pub fn predict(&self, load: Load) -> Duration {
+        self.pace().estimate.predict(load)
+    }
+
+    /// A request was answered in full.
+    pub fn on_time(&self, load: Load, took: Duration) {
+        let mut pace = self.pace();
+        pace.estimate.observe(load, took);
+        pace.late_in_a_row = 0;
+        pace.benched_until = None;
+    }
+
+    /// A request missed its deadline at `now`.
+    pub fn missed(&self, load: Load, took: Duration, now: Instant) {
+        let mut pace = self.pace();
+        pace.estimate.observe(load, took);
+        pace.late_in_a_row += 1;
+        if pace.late_in_a_row >= LATE_IN_A_ROW {
+            let doublings = (pace.late_in_a_row - LATE_IN_A_ROW).min(BENCH_DOUBLINGS_MAX);
+            pace.benched_until = Some(now + BENCH * (1 << doublings));
+            debug!(session = %self.opened.session_id, misses = pace.late_in_a_row, "worker is left alone for a while");
+        }
+    }
+
+    /// Queues all frames of a request, or none when there is no room.
+    pub fn send_all(&self, frames: Vec<Frame>) -> bool {
+        match self.out.try_reserve_many(frames.len()) {
+            Ok(permits) => {
+                permits.zip(frames).for_each(|(permit, frame)| permit.send(frame));
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Queues a control frame; a hub that reads so little that there is no room loses the session.
+    pub fn send(&self, frame: Result<Frame, FrameError>) {
+        match frame.map(|frame| self.out.try_send(frame)) {
+            Ok(Ok(()) | Err(TrySendError::Closed(_))) => {}
+            Ok(Err(TrySendError::Full(_))) => self.end("its hub does not read"),
+            Err(error) => self.end(&error.to_string()),
+        }
+    }
+
+    /// Tells the hub what of a part was used.
+    pub fn judge(&self, request: u64, part: u16, accepted: u32, refused: u32, reason: &str) {
+        self.assignments.fetch_add(accepted.into(), Relaxed);
+        self.send(Verdict { request, part, accepted, refused, reason: reason.to_owned() }.frame());
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::types::{Hex, PublicKey};
+    use crate::wire::{Header, Kind};
+
+    pub fn opened(n: u8) -> SessionOpen {
+        SessionOpen {
+            session_id: Hex([n; 16]),
+            wallet: PublicKey([n; 32]),
+            worker_id: Hex([n; 16]),
+            peer_ip_hash: Hex([0; 16]),
+        }
+    }
+
+    #[test]
+    fn a_request_is_queued_whole_or_not_at_all() {
+        let (session, mut frames, _ended) = Session::new(opened(1));
+        let frame = Frame::new(Header::control(Kind::Dispatch), vec![]).unwrap();
+        assert!(session.send_all(vec![frame.clone(); QUEUE_FRAMES - 1]));
+        assert!(!session.send_all(vec![frame.clone(); 2]));
+        assert!(session.send_all(vec![frame; 1]));
+        let mut queued = 0;
+        while frames.try_recv().is_ok() {
+            queued += 1;
+        }
+        assert_eq!(queued, QUEUE_FRAMES);
+    }
+
+    #[test]
+    fn a_hub_that_does_not_read_loses_the_session() {
+        let (session, _frames, ended) = Session::new(opened(1));
+        (0..QUEUE_FRAMES).for_each(|n| session.judge(n as u64, 0, 1, 0, "ok"));
+        assert!(!ended.is_requested());
+        session.judge(0, 1, 1, 0, "ok");
+        assert!(ended.is_requested());
+    }
+
+    #[test]
+    fn a_worker_that_keeps_missing_is_left_alone_for_a_while() {
+        let (session, _frames, _ended) = Session::new(opened(1));
+        let load = Load { bytes: 1, queued: 0, assignments: 1 };
+        let (now, took) = (Instant::now(), Duration::from_secs(1));
+        (0..LATE_IN_A_ROW).for_each(|_| session.missed(load, took, now));
+        assert!(!session.may_be_asked(now));
+        assert!(session.may_be_asked(now + BENCH));
+        session.missed(load, took, now + BENCH);
+        assert!(!session.may_be_asked(now + BENCH * 3 - took));
+        assert!(session.may_be_asked(now + BENCH * 3));
+        session.on_time(load, Duration::from_millis(1));
+        assert!(session.may_be_asked(now + BENCH));
+    }
+}

@@ -1,0 +1,101 @@
+//! What a hub is told: whom it serves, where its backbone is, how much it takes on and how long it waits.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::receipts::ReceiptTiming;
+use crate::clock::Clock;
+use crate::net::peer::PeerSecurity;
+use crate::net::ws::Ping;
+
+/// How much a hub takes on.
+#[derive(Debug, Clone, Copy)]
+pub struct HubLimits {
+    /// Sessions, handshakes included.
+    pub sessions: usize,
+    /// Connections whose wallet is not proven yet; each holds one backbone connection.
+    pub handshakes: usize,
+    /// Sessions of one wallet.
+    pub sessions_per_wallet: usize,
+    /// (request, part) pairs of a session that are not both answered and judged.
+    pub open_parts: usize,
+    /// `ExpertGet`s of a session without their chunk: 16 × 256 KiB fill a 2.5 Gbit/s path of 13 ms.
+    pub open_expert_gets: usize,
+    /// Frames that wait for a slow worker; beyond, the backbone's connection waits.
+    pub queue_frames: usize,
+}
+
+impl Default for HubLimits {
+    fn default() -> Self {
+        Self {
+            sessions: 4096,
+            handshakes: 256,
+            sessions_per_wallet: 16,
+            open_parts: 1024,
+            open_expert_gets: 16,
+            queue_frames: 8,
+        }
+    }
+}
+
+/// How long a hub waits.
+#[derive(Debug, Clone, Copy)]
+pub struct HubTiming {
+    /// From accept to `Welcome`, over TLS, head, backbone and both signatures.
+    pub handshake: Duration,
+    /// For the backbone's connection and its first frame.
+    pub backbone: Duration,
+    /// For one write, or for room in a queue, before a peer counts as stalled.
+    pub stall: Duration,
+    /// How a silent worker is noticed.
+    pub ping: Ping,
+    /// Receipts.
+    pub receipts: ReceiptTiming,
+    /// Between two writes of the meters.
+    pub flush: Duration,
+    /// For outstanding verdicts, before a drained session ends.
+    pub drain: Duration,
+    /// For the backbone to close after a session, so that late verdicts and audits still count.
+    pub afterwards: Duration,
+    /// Upper end of the pause that leaving workers are told, so that they do not return all at once.
+    pub reconnect_within: Duration,
+}
+
+impl Default for HubTiming {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            handshake: s(10),
+            backbone: s(3),
+            stall: s(10),
+            ping: Ping::hub(),
+            receipts: ReceiptTiming { interval: s(5), acknowledge: s(30) },
+            flush: s(1),
+            drain: s(20),
+            afterwards: s(10),
+            reconnect_within: s(5),
+        }
+    }
+}
+
+/// What a hub is told.
+#[derive(Clone)]
+pub struct HubConfig {
+    /// Names under which workers reach this hub (through the gateway); a worker that dialled another is refused.
+    pub public_hosts: Vec<String>,
+    /// Where the backbone listens for hubs, `host:port`.
+    pub backbone: String,
+    /// How the hub and its backbone recognise each other.
+    pub backbone_peer: PeerSecurity,
+    /// How the hub and its gateways recognise each other.
+    pub gateway_peer: PeerSecurity,
+    /// File of caught wallets.
+    pub quarantine_list: PathBuf,
+    /// How much.
+    pub limits: HubLimits,
+    /// How long.
+    pub timing: HubTiming,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}

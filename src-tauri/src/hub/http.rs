@@ -1,0 +1,157 @@
+//! The hub's few answers over plain HTTP, for gateways and operators: meters, status, health.
+//!
+//! One request a connection, no body, `Connection: close`. Written by hand on the strict head that the WebSocket path
+//! needs anyway: a second HTTP parser would be a second opinion on where a request ends.
+
+use serde::Serialize;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use super::Hub;
+use crate::ledger::METERS_PER_PAGE_MAX;
+use crate::net::head::{Head, Received};
+
+/// An answer: status and JSON.
+pub struct Answer {
+    status: u16,
+    body: Vec<u8>,
+}
+
+#[derive(Serialize)]
+struct Refused<'a> {
+    error: &'a str,
+    message: String,
+}
+
+/// What `/status` tells.
+#[derive(Serialize)]
+struct Status {
+    hub: crate::types::PublicKey,
+    version: &'static str,
+    hub_epoch: u64,
+    sessions: usize,
+    wallets: usize,
+    draining: bool,
+    backbone_reachable: bool,
+    /// Why not, if it is not.
+    backbone_error: Option<String>,
+}
+
+impl Answer {
+    fn json(status: u16, body: &impl Serialize) -> Self {
+        match serde_json::to_vec(body) {
+            Ok(body) => Self { status, body },
+            Err(_) => Self { status: 500, body: Vec::new() },
+        }
+    }
+
+    /// A refusal with a stable code.
+    #[must_use]
+    pub fn refused(status: u16, code: &str, message: impl ToString) -> Self {
+        Self::json(status, &Refused { error: code, message: message.to_string() })
+    }
+
+    /// Sends the answer and says that nothing follows.
+    ///
+    /// # Errors
+    /// The stream's own.
+    pub async fn send(&self, stream: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
+        let reason = match self.status {
+            200 => "OK",
+            404 => "Not Found",
+            405 => "Method Not Allowed",
+            426 => "Upgrade Required",
+            503 => "Service Unavailable",
+            500 => "Internal Server Error",
+            _ => "Bad Request",
+        };
+        let mut out = format!(
+            "HTTP/1.1 {} {reason}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            self.status,
+            self.body.len()
+        )
+        .into_bytes();
+        out.extend_from_slice(&self.body);
+        stream.write_all(&out).await?;
+        stream.shutdown().await
+    }
+}
+
+/// Answers everything that is not `/v1/worker`.
+pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
+    let head = &request.head;
+    if !matches!(head.path.as_str(), "/v1/meters" | "/status" | "/healthz") {
+        return Answer::refused(404, "path", "no such path");
+    }
+    if head.method != "GET" {
+        return Answer::refused(405, "method", "expected GET");
+    }
+    if !request.rest().is_empty() {
+        return Answer::refused(400, "body", "expected nothing after the head");
+    }
+    match head.path.as_str() {
+        "/v1/meters" => match page_of(head.query.as_deref().unwrap_or_default()) {
+            Some((after, limit)) => meters(hub, after, limit).await,
+            None => Answer::refused(400, "query", "expected after=<change_seq>&limit=<rows>"),
+        },
+        "/healthz" if hub.shutdown.is_requested() => Answer::refused(503, "draining", "the hub drains"),
+        "/healthz" => Answer::json(200, &serde_json::json!({ "ok": true })),
+        _ => status(hub).await,
+    }
+}
+
+async fn meters(hub: &Hub, after: u64, limit: u32) -> Answer {
+    match hub.meters.page(after, limit).await {
+        Ok(page) => Answer::json(200, &page),
+        Err(error) => {
+            tracing::error!(%error, "no meters for a gateway");
+            Answer::refused(503, "ledger", "the ledger is not available")
+        }
+    }
+}
+
+async fn status(hub: &Hub) -> Answer {
+    let (sessions, wallets) = hub.registry.count();
+    let backbone_error = hub.probe_backbone().await;
+    let status = Status {
+        hub: hub.identity.key().public(),
+        version: env!("CARGO_PKG_VERSION"),
+        hub_epoch: hub.epoch,
+        sessions,
+        wallets,
+        draining: hub.shutdown.is_requested(),
+        backbone_reachable: backbone_error.is_none(),
+        backbone_error,
+    };
+    Answer::json(200, &status)
+}
+
+/// `after` (default 0) and `limit` (default and at most 1,000) of a query; `None` for anything else in it.
+fn page_of(query: &str) -> Option<(u64, u32)> {
+    let (mut after, mut limit) = (None, None);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=')? {
+            ("after", value) if after.is_none() => after = Some(value.parse().ok()?),
+            ("limit", value) if limit.is_none() => limit = Some(value.parse().ok()?),
+            _ => return None,
+        }
+    }
+    let limit = limit.unwrap_or(METERS_PER_PAGE_MAX);
+    (1..=METERS_PER_PAGE_MAX).contains(&limit).then_some((after.unwrap_or(0), limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::page_of;
+
+    #[test]
+    fn a_page_is_asked_for_with_two_numbers_and_nothing_else() {
+        assert_eq!(page_of(""), Some((0, 1000)));
+        assert_eq!(page_of("after=7&limit=2"), Some((7, 2)));
+        assert_eq!(page_of("limit=1000"), Some((0, 1000)));
+        for bad in
+            ["after", "after=-1", "limit=0", "limit=1001", "after=1&after=2", "x=1", "limit=two", "after=1;limit=2"]
+        {
+            assert_eq!(page_of(bad), None, "{bad}");
+        }
+    }
+}

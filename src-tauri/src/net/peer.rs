@@ -1,0 +1,171 @@
+//! Links between our own servers: both ends show an ed25519 key and accept only keys that their operator pinned.
+//!
+//! TLS 1.3 with raw public keys (RFC 7250): there is no certificate, hence no name, date or authority to get wrong;
+//! a key is right or it is not. Without pinned keys the link is plain TCP, and only within this machine.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::AlwaysResolvesClientRawPublicKeys;
+use rustls::crypto::ring::sign::any_eddsa_type;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::server::AlwaysResolvesServerRawPublicKeys;
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ServerConfig};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::bind::is_loopback;
+use super::pinned::{PinnedKeys, key_of, spki};
+use super::{Io, tcp, tls};
+use crate::types::PublicKey;
+use crate::wire::signature::KeyPair;
+
+/// How long TLS between our own servers may take.
+const TLS_DEADLINE: Duration = Duration::from_secs(10);
+/// Bytes before the seed in a PKCS #8 ed25519 key (RFC 8410).
+const PKCS8_PREFIX: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+
+/// Why two servers of ours do not talk.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// An address that is not `host:port`.
+    #[error("expected host:port, got {got:?}")]
+    Address {
+        /// The text.
+        got: String,
+    },
+    /// Plain TCP to or from another machine.
+    #[error("plain TCP with {peer} would leave this machine: give both servers a peer key and pin each other's")]
+    PlainOffLoopback {
+        /// The other end.
+        peer: SocketAddr,
+    },
+    /// DNS or TCP.
+    #[error(transparent)]
+    Tcp(#[from] tcp::ConnectError),
+    /// The socket broke.
+    #[error("connection lost: {0}")]
+    Lost(#[from] std::io::Error),
+    /// The other end is no server of ours, or its key is not pinned here, or ours not there.
+    #[error("TLS with peer {peer}: {source}")]
+    Handshake {
+        /// The other end.
+        peer: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The other end did not finish in time.
+    #[error("peer {peer} did not finish TLS within {deadline_ms} ms")]
+    Deadline {
+        /// The other end.
+        peer: SocketAddr,
+        /// The bound.
+        deadline_ms: u128,
+    },
+    /// A key that rustls does not take.
+    #[error("peer key: {0}")]
+    Key(#[from] rustls::Error),
+}
+
+/// How our servers recognise each other.
+#[derive(Clone)]
+pub enum PeerSecurity {
+    /// Plain TCP, within this machine only.
+    Loopback,
+    /// Own key, pinned keys.
+    Pinned(PinnedPeers),
+}
+
+/// Own key and pinned keys, ready for both directions.
+#[derive(Clone)]
+pub struct PinnedPeers {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl PeerSecurity {
+    /// Shows `own` and accepts only `pinned`.
+    ///
+    /// # Errors
+    /// [`PeerError::Key`].
+    pub fn pinned(own: &KeyPair, pinned: &[PublicKey]) -> Result<Self, PeerError> {
+        let mut pkcs8 = PKCS8_PREFIX.to_vec();
+        pkcs8.extend_from_slice(own.seed().as_ref());
+        let signer = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8))?;
+        let shown = Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki(&own.public()).to_vec())], signer));
+        let verifier = Arc::new(PinnedKeys::new(pinned));
+        let mut client = ClientConfig::builder_with_provider(tls::provider())
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier.clone())
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(shown.clone())));
+        client.enable_sni = false;
+        let server = ServerConfig::builder_with_provider(tls::provider())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(shown)));
+        Ok(Self::Pinned(PinnedPeers { client: Arc::new(client), server: Arc::new(server) }))
+    }
+
+    /// Dials another server of ours at `host:port`.
+    ///
+    /// # Errors
+    /// [`PeerError`], within [`tcp::CONNECT_DEADLINE`] and ten seconds for TLS.
+    pub async fn connect(&self, address: &str) -> Result<Io, PeerError> {
+        let fail = || PeerError::Address { got: address.to_owned() };
+        let (host, port) = address.rsplit_once(':').ok_or_else(fail)?;
+        let port = port.parse().map_err(|_| fail())?;
+        let stream = tcp::connect(host, port, tcp::CONNECT_DEADLINE).await?;
+        match self {
+            Self::Loopback => only_loopback(stream),
+            Self::Pinned(keys) => {
+                let peer = stream.peer_addr()?;
+                // Raw keys have no name; rustls wants one anyway.
+                let name = ServerName::from(peer.ip());
+                let connect = TlsConnector::from(keys.client.clone()).connect(name, stream);
+                Ok(Box::new(within_deadline(peer, connect).await?))
+            }
+        }
+    }
+
+    /// Takes a connection of another server of ours; the key is `None` on loopback without keys.
+    ///
+    /// # Errors
+    /// [`PeerError`], within ten seconds.
+    pub async fn accept(&self, stream: TcpStream) -> Result<(Io, Option<PublicKey>), PeerError> {
+        tcp::tune(&stream);
+        match self {
+            Self::Loopback => Ok((only_loopback(stream)?, None)),
+            Self::Pinned(keys) => {
+                let peer = stream.peer_addr()?;
+                let accept = TlsAcceptor::from(keys.server.clone()).accept(stream);
+                let stream = within_deadline(peer, accept).await?;
+                let key = stream.get_ref().1.peer_certificates().and_then(|shown| key_of(shown.first()?));
+                Ok((Box::new(stream), key))
+            }
+        }
+    }
+}
+
+fn only_loopback(stream: TcpStream) -> Result<Io, PeerError> {
+    let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
+    if is_loopback(peer.ip()) && is_loopback(local.ip()) {
+        return Ok(Box::new(stream));
+    }
+    Err(PeerError::PlainOffLoopback { peer })
+}
+
+async fn within_deadline<T>(
+    peer: SocketAddr,
+    handshake: impl Future<Output = std::io::Result<T>>,
+) -> Result<T, PeerError> {
+    match timeout(TLS_DEADLINE, handshake).await {
+        Err(_) => Err(PeerError::Deadline { peer, deadline_ms: TLS_DEADLINE.as_millis() }),
+        Ok(done) => done.map_err(|source| PeerError::Handshake { peer, source }),
+    }
+}

@@ -1,0 +1,101 @@
+//! Wallet keys in the operating system's keyring: macOS Keychain, Windows Credential Manager, Secret Service.
+//!
+//! A seed is kept as hex text, because some keyrings hold text only. Keyrings cannot list what they hold in one
+//! portable way, so an entry of its own keeps the addresses; it is written after the key it names.
+
+use std::sync::{Mutex, PoisonError};
+
+use ::keyring::{Entry, Error};
+use zeroize::Zeroizing;
+
+use super::{KeyStore, KeyStoreError, Wallet};
+use crate::types::PublicKey;
+
+/// Name of the entry with the addresses; no base58 text contains a hyphen.
+const INDEX: &str = "wallet-addresses";
+/// One writer at a time, so that no address falls out of the index.
+static INDEX_WRITE: Mutex<()> = Mutex::new(());
+
+/// The keyring of the user who runs this process.
+#[derive(Clone, Debug)]
+pub struct OsKeyStore {
+    service: String,
+}
+
+impl OsKeyStore {
+    /// Keys under the name `service`; builds and networks that must not share keys use different names.
+    #[must_use]
+    pub fn new(service: &str) -> Self {
+        Self { service: service.to_owned() }
+    }
+
+    /// Whether the keyring answers; asks for nothing and changes nothing.
+    ///
+    /// # Errors
+    /// [`KeyStoreError::Unavailable`] with the operating system's reason.
+    pub fn check(&self) -> Result<(), KeyStoreError> {
+        self.read(INDEX).map(|_| ())
+    }
+
+    fn entry(&self, user: &str) -> Result<Entry, KeyStoreError> {
+        Entry::new(&self.service, user).map_err(|error| match (error, Entry::store_status()) {
+            (Error::NoDefaultStore, Err(cause)) => unavailable(cause),
+            (error, _) => unavailable(&error),
+        })
+    }
+
+    fn read(&self, user: &str) -> Result<Option<Zeroizing<String>>, KeyStoreError> {
+        match self.entry(user)?.get_password() {
+            Ok(text) => Ok(Some(Zeroizing::new(text))),
+            Err(Error::NoEntry) => Ok(None),
+            Err(error) => Err(unavailable(&error)),
+        }
+    }
+
+    fn write(&self, user: &str, text: &str) -> Result<(), KeyStoreError> {
+        self.entry(user)?.set_password(text).map_err(|error| unavailable(&error))
+    }
+}
+
+fn unavailable(error: &Error) -> KeyStoreError {
+    KeyStoreError::Unavailable { reason: error.to_string() }
+}
+
+impl KeyStore for OsKeyStore {
+    fn load(&self, address: &PublicKey) -> Result<Wallet, KeyStoreError> {
+        let Some(text) = self.read(&address.to_string())? else {
+            return Err(KeyStoreError::Missing { address: *address, store: self.name() });
+        };
+        match Wallet::from_seed_line(&text) {
+            Some(wallet) if wallet.address() == *address => Ok(wallet),
+            _ => Err(KeyStoreError::Damaged { address: *address, store: self.name() }),
+        }
+    }
+
+    fn store(&self, wallet: &Wallet) -> Result<(), KeyStoreError> {
+        let address = wallet.address();
+        let _one_writer = INDEX_WRITE.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.load(&address) {
+            Err(KeyStoreError::Missing { .. }) => self.write(&address.to_string(), wallet.seed_line().trim_end())?,
+            other => drop(other?),
+        }
+        // Read back before anybody relies on it.
+        self.load(&address)?;
+        let mut known = self.list()?;
+        if !known.contains(&address) {
+            known.push(address);
+            let index: Vec<String> = known.iter().map(ToString::to_string).collect();
+            self.write(INDEX, &index.join(" "))?;
+        }
+        Ok(())
+    }
+
+    fn list(&self) -> Result<Vec<PublicKey>, KeyStoreError> {
+        let index = self.read(INDEX)?.unwrap_or_default();
+        Ok(index.split_whitespace().filter_map(|text| text.parse().ok()).collect())
+    }
+
+    fn name(&self) -> String {
+        format!("the system keyring ({})", self.service)
+    }
+}

@@ -1,0 +1,144 @@
+//! Keeps a worker connected: dials the gateways in turn, and waits longer the longer it fails.
+//!
+//! A cut is routine: the pause before the next attempt is drawn anew from zero to a bound that doubles, so that many
+//! workers do not come back in step; a link that lived a while resets it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::session::{self, SessionError};
+use super::status::Phase;
+use super::{Timers, Worker};
+use crate::net::ws::WsError;
+use crate::shutdown::Shutdown;
+use crate::wire::handshake::HandshakeError;
+
+/// Close code for a session that a newer one of the same installation has replaced.
+const REPLACED: u16 = 4001;
+/// Pause after a refusal that will not mend itself, and after being replaced.
+const LONG_PAUSE: Duration = Duration::from_secs(30);
+
+/// How a session ended in peace.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The worker was told to stop.
+    Stopped,
+    /// The hub asked to come back after a pause.
+    GoAway(Duration),
+}
+
+/// Pauses with full jitter.
+struct Backoff {
+    first: Duration,
+    max: Duration,
+    losses: u32,
+}
+
+impl Backoff {
+    fn new(timers: &Timers) -> Self {
+        Self { first: timers.backoff_first, max: timers.backoff_max, losses: 0 }
+    }
+
+    /// Upper end of the next pause.
+    fn bound(&mut self) -> Duration {
+        let bound = self.first.saturating_mul(1 << self.losses.min(20)).min(self.max);
+        self.losses += 1;
+        bound
+    }
+
+    fn reset(&mut self) {
+        self.losses = 0;
+    }
+}
+
+/// A duration between zero and `bound`.
+fn jitter(bound: Duration) -> Duration {
+    let mut random = [0u8; 4];
+    // Without randomness the pause is the longest, which is safe.
+    let share =
+        getrandom::fill(&mut random).map_or(1.0, |()| f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX));
+    bound.mul_f64(share)
+}
+
+/// Holds a session whenever there is a way, until `shutdown`.
+pub(super) async fn keep(worker: &Worker, shutdown: &Shutdown) {
+    let timers = &worker.config.timers;
+    let mut backoff = Backoff::new(timers);
+    for url in worker.config.gateways.iter().cycle() {
+        worker.status.phase(Phase::Connecting { gateway: url.clone() });
+        let started = Instant::now();
+        let ended = tokio::select! {
+            joined = session::join(worker, url) => match joined {
+                Ok((socket, session)) => session::serve(worker, socket, session, shutdown).await,
+                Err(error) => Err(error),
+            },
+            () = shutdown.wait() => Ok(Ended::Stopped),
+        };
+        worker.status.unleased();
+        if started.elapsed() >= timers.healthy {
+            backoff.reset();
+        }
+        let (pause, reason) = match ended {
+            Ok(Ended::Stopped) => return,
+            Ok(Ended::GoAway(pause)) => {
+                info!(gateway = url, ?pause, "the hub asks to come back later");
+                (pause, "the hub is going away".to_owned())
+            }
+            Err(error) => {
+                let pause = pause_after(&error, &mut backoff);
+                warn!(gateway = url, %error, ?pause, "link lost");
+                (pause, error.to_string())
+            }
+        };
+        worker.status.phase(Phase::Waiting { reason, retry_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) });
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = shutdown.wait() => return,
+        }
+    }
+}
+
+/// The pause that an error asks for: the hub's own wish, a long one where nothing changes by itself, else a drawn one.
+fn pause_after(error: &SessionError, backoff: &mut Backoff) -> Duration {
+    let bound = backoff.bound();
+    match error {
+        SessionError::Handshake(HandshakeError::Refused { retry_after_ms: Some(ms), .. }) => {
+            Duration::from_millis(*ms) + jitter(bound)
+        }
+        SessionError::Handshake(error) if !error.is_temporary() => LONG_PAUSE + jitter(bound),
+        SessionError::Socket(WsError::Closed { code: REPLACED, .. }) => LONG_PAUSE + jitter(bound),
+        _ => jitter(bound),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_bound_and_start_over() {
+        let mut backoff = Backoff::new(&Timers::default());
+        let bounds: Vec<u128> = (0..9).map(|_| backoff.bound().as_millis()).collect();
+        assert_eq!(bounds, [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+        backoff.reset();
+        assert_eq!(backoff.bound(), Duration::from_millis(250));
+        assert!((0..100).all(|_| jitter(Duration::from_secs(1)) <= Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_refusal_is_waited_out_as_the_hub_says() {
+        let mut backoff = Backoff::new(&Timers::default());
+        let refused = |reason: &str, retry_after_ms| {
+            SessionError::Handshake(HandshakeError::Refused { reason: reason.into(), retry_after_ms })
+        };
+        assert!(pause_after(&refused("busy", Some(9_000)), &mut backoff) >= Duration::from_secs(9));
+        assert!(pause_after(&refused("unauthorised", None), &mut backoff) >= LONG_PAUSE);
+        let replaced = SessionError::Socket(WsError::Closed { code: REPLACED, reason: "replaced".into() });
+        assert!(pause_after(&replaced, &mut backoff) >= LONG_PAUSE);
+        assert!(
+            pause_after(&SessionError::Closed, &mut Backoff::new(&Timers::default())) <= Duration::from_millis(250)
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! What a worker shows of itself, to the app, the demo and tests.
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+/// What the worker is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "phase")]
+pub enum Phase {
+    /// Measuring its own pace.
+    #[default]
+    Starting,
+    /// Dialling a gateway or proving its wallet.
+    Connecting {
+        /// The gateway's URL.
+        gateway: String,
+    },
+    /// In a session, without a lease yet.
+    Offered,
+    /// Fetching and verifying experts.
+    Fetching {
+        /// Verified bytes.
+        done: u64,
+        /// Bytes of the lease.
+        total: u64,
+    },
+    /// Holding its slice and answering.
+    Serving,
+    /// Between two links.
+    Waiting {
+        /// Why the last one ended.
+        reason: String,
+        /// Until the next attempt.
+        retry_ms: u64,
+    },
+    /// Told to stop.
+    Stopped,
+}
+
+/// A worker at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WorkerStatus {
+    /// What it is doing.
+    pub phase: Phase,
+    /// What computes.
+    pub device: String,
+    /// What it holds, e.g. `0:0-15,1:0-15`.
+    pub slice: String,
+    /// Assignments answered since the start.
+    pub assignments: u64,
+    /// Their work bytes, before anybody judged them.
+    pub work_bytes: u64,
+    /// Work bytes that the hub has signed for in this session.
+    pub receipted_work_bytes: u64,
+}
+
+/// Where the worker writes its status; nobody has to read it.
+pub(super) struct Board(watch::Sender<WorkerStatus>);
+
+impl Board {
+    pub fn new(status: watch::Sender<WorkerStatus>, device: String) -> Self {
+        status.send_modify(|s| s.device = device);
+        Self(status)
+    }
+
+    pub fn device(&self) -> String {
+        self.0.borrow().device.clone()
+    }
+
+    pub fn phase(&self, phase: Phase) {
+        self.0.send_modify(|s| s.phase = phase);
+    }
+
+    pub fn serving(&self, slice: String) {
+        self.0.send_modify(|s| (s.phase, s.slice) = (Phase::Serving, slice));
+    }
+
+    /// The link is gone and with it the lease.
+    pub fn unleased(&self) {
+        self.0.send_modify(|s| s.slice.clear());
+    }
+
+    pub fn answered(&self, assignments: u64, hidden: usize) {
+        self.0.send_modify(|s| {
+            s.assignments += assignments;
+            s.work_bytes += assignments * 4 * hidden as u64;
+        });
+    }
+
+    pub fn receipted(&self, work_bytes: u64) {
+        self.0.send_modify(|s| s.receipted_work_bytes = work_bytes);
+    }
+}
