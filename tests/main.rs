@@ -3,6 +3,7 @@
 
 mod allocation;
 mod fuzz;
+mod generation;
 mod goldens;
 mod handshake;
 mod hub;
@@ -16,3 +17,5 @@ mod support;
 mod tidy;
 mod tiny_model;
 mod wallet;
+mod wire;
+mod wire_roundtrip;
