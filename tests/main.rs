@@ -3,6 +3,8 @@
 
 mod demo;
 mod gateway;
+mod allocation;
+mod fuzz;
 mod generation;
 mod goldens;
 mod handshake;
@@ -13,8 +15,10 @@ mod net;
 mod processes;
 mod peer;
 mod reference;
+mod refused_models;
 mod support;
 mod tidy;
+mod tiny_model;
 mod wallet;
 mod wire;
 mod wire_roundtrip;
