@@ -1,6 +1,7 @@
 //! All integration tests in one binary, so that they link once.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
+mod dispatch;
 mod goldens;
 mod handshake;
 mod hub;
