@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ed25519_dalek::{Signer, SigningKey};
+use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use kvasir::types::{Hex, PublicKey};
 use kvasir::wire::control::{Control, Receipt, Refuse};
 use kvasir::wire::frame::{FrameError, HEADER_BYTES, Header};
@@ -310,4 +310,45 @@ fn receipts_only_go_forward() {
     assert_eq!(same, Err(ReceiptError::Backwards { what: "sequence", got: 2, last: 2 }));
     let less = receipt::follows(&at(1, 100_001), &at(2, 100_000));
     assert_eq!(less, Err(ReceiptError::Backwards { what: "work bytes", got: 100_000, last: 100_001 }));
+}
+
+/// The signed bytes and the keys, built once more from the protocol's words.
+#[test]
+fn what_is_signed_and_tagged_is_what_the_protocol_says() {
+    let (hub, hello_frame) = hello(1);
+    let auth = worker().answer(&hello_frame, &wallet(), TODAY).unwrap();
+    let (welcome, mut session) = hub.accept(&auth, &hosts(), NOW).unwrap();
+    let signed = [
+        (&hello_frame, "hub-hello", key(2).public(), Vec::new()),
+        (&auth, "worker-auth", wallet().address(), hello_frame.encode()),
+        (&welcome, "welcome", key(2).public(), [hello_frame.encode(), auth.encode()].concat()),
+    ];
+    for (frame, context, signer, earlier) in signed {
+        let length = u32::from_le_bytes(frame.body[..4].try_into().unwrap()) as usize;
+        let (json, signature) = frame.body[4..].split_at(length);
+        let mut message = b"\xffkvasir/".to_vec();
+        message.extend_from_slice(context.as_bytes());
+        message.extend_from_slice(b"/v1\0");
+        message.extend_from_slice(blake3::hash(&earlier).as_bytes());
+        message.extend_from_slice(&frame.header.encode());
+        message.extend_from_slice(json);
+        let key = VerifyingKey::from_bytes(&signer.0).unwrap();
+        assert!(key.verify_strict(&message, &signature.try_into().unwrap()).is_ok(), "{context}");
+    }
+
+    let base = x25519_dalek::X25519_BASEPOINT_BYTES;
+    let shared = x25519_dalek::x25519([1; 32], x25519_dalek::x25519([6; 32], base));
+    let hashes = [&hello_frame, &auth].map(|frame| blake3::hash(&frame.encode()));
+    let material = [&shared[..], hashes[0].as_bytes(), hashes[1].as_bytes()].concat();
+    let mut keys = [0u8; 64];
+    blake3::Hasher::new_derive_key("kvasir frame v1").update(&material).finalize_xof().fill(&mut keys);
+    let frame = Frame::new(Header::control(Kind::Pause), vec![7; 20]).unwrap();
+    for counter in 0..2u64 {
+        let tagged = [&counter.to_le_bytes()[..], &frame.encode()].concat();
+        let tag = blake3::keyed_hash(keys[..32].try_into().unwrap(), &tagged);
+        assert_eq!(session.seal.seal(&frame), [&frame.encode()[..], &tag.as_bytes()[..16]].concat());
+    }
+    let tag = blake3::keyed_hash(keys[32..].try_into().unwrap(), &[&[0u8; 8][..], &frame.encode()].concat());
+    let from_worker = [&frame.encode()[..], &tag.as_bytes()[..16]].concat();
+    assert_eq!(session.open.open(from_worker.into()), Ok(frame));
 }

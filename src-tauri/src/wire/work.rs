@@ -134,7 +134,11 @@ impl Dispatch {
     /// The body's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(8 + self.rows.len() * (8 + super_blocks(self.hidden) * SUPER_BLOCK_BYTES));
+        let activation_bytes = match &self.activations {
+            Activations::Exact(bytes) => bytes.len(),
+            Activations::Float(values) => 4 * values.len(),
+        };
+        let mut out = Vec::with_capacity(8 + 8 * self.rows.len() + activation_bytes + 6 * self.assignments.len());
         out.extend_from_slice(&self.lease.to_le_bytes());
         out.extend_from_slice(&self.deadline_ms.to_le_bytes());
         for row in &self.rows {
