@@ -4,6 +4,7 @@
 mod allocation;
 mod dispatch;
 mod fuzz;
+mod gateway;
 mod generation;
 mod goldens;
 mod handshake;
