@@ -4,7 +4,9 @@
 mod demo;
 mod gateway;
 mod allocation;
+mod dispatch;
 mod fuzz;
+mod gateway;
 mod generation;
 mod goldens;
 mod handshake;

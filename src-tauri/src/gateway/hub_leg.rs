@@ -93,11 +93,7 @@ pub async fn upgrade(
 ///
 /// # Errors
 /// Everything of [`HubError`], within the configured deadline.
-pub async fn get<T: DeserializeOwned>(
-    hub: &HubEndpoint,
-    target: &str,
-    config: &GatewayConfig,
-) -> Result<T, HubError> {
+pub async fn get<T: DeserializeOwned>(hub: &HubEndpoint, target: &str, config: &GatewayConfig) -> Result<T, HubError> {
     let deadline = config.deadlines.hub;
     let until = Instant::now() + deadline;
     let exchange = async {
