@@ -1,9 +1,8 @@
 //! All integration tests in one binary, so that they link once.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
-mod demo;
-mod gateway;
 mod allocation;
+mod demo;
 mod dispatch;
 mod fuzz;
 mod gateway;
@@ -14,8 +13,8 @@ mod hub;
 mod ledger;
 mod model_files;
 mod net;
-mod processes;
 mod peer;
+mod processes;
 mod reference;
 mod refused_models;
 mod support;
