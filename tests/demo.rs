@@ -200,13 +200,8 @@ async fn served(model: OneLayer, positions: usize) -> (WalletStatement, u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thirteen_positions_of_eight_experts_at_width_3072_earn_the_published_sum_in_any_encoding() {
-    let exact = OneLayer {
-        hidden: 3072,
-        intermediate: 256,
-        experts: 12,
-        experts_per_token: 8,
-        experts_type: BlockType::Q4_K,
-    };
+    let exact =
+        OneLayer { hidden: 3072, intermediate: 256, experts: 12, experts_per_token: 8, experts_type: BlockType::Q4_K };
     // Float experts travel as f32 rows and unweighted partials: far more bytes for the same work.
     let float = OneLayer { experts_type: BlockType::F32, ..exact };
     let (exact, exact_bytes) = served(exact, 13).await;

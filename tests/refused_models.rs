@@ -160,7 +160,8 @@ fn metadata_of_other_models_is_refused() {
 
 #[test]
 fn vocabularies_that_do_not_fit_are_refused() {
-    let cases: Vec<(&str, &dyn Fn(&mut Gguf), &str)> = vec![
+    type Spoil<'a> = &'a dyn Fn(&mut Gguf);
+    let cases: Vec<(&str, Spoil<'_>, &str)> = vec![
         (
             "few tokens",
             &|f| _ = f.set("tokenizer.ggml.tokens", Value::Texts(vec!["a".into(); 3])),

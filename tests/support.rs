@@ -1,7 +1,6 @@
 //! What the tests of the forward pass share: reference files, backbones over the repository's models, comparisons.
 
 pub mod faults;
-pub mod gguf;
 pub mod one_layer;
 pub mod process;
 

@@ -19,13 +19,14 @@ pub fn text(text: &str) -> Value {
     Value::Text(text.into())
 }
 
-/// A tensor of a GGUF file; `offset` overrides the place that it would get.
+/// A tensor of a GGUF file; `offset` overrides the place that it would get, `data` the ramp of bytes.
 #[derive(Clone)]
 pub struct Tensor {
     pub name: String,
     pub ne: Vec<u64>,
     pub ty: u32,
     pub offset: Option<u64>,
+    pub data: Option<Vec<u8>>,
 }
 
 /// A GGUF file before it is written; `counts` overrides the numbers of tensors and keys.
@@ -74,7 +75,8 @@ impl Gguf {
             ("blk.0.ffn_up_exps.weight", &[4, 4, 2]),
             ("blk.0.ffn_down_exps.weight", &[4, 4, 2]),
         ];
-        let tensor = |(name, ne): (&str, &[u64])| Tensor { name: name.into(), ne: ne.into(), ty: F16, offset: None };
+        let tensor =
+            |(name, ne): (&str, &[u64])| Tensor { name: name.into(), ne: ne.into(), ty: F16, offset: None, data: None };
         let tensors = shapes.into_iter().map(tensor).collect();
         Self { magic: *b"GGUF", version: 3, counts: None, keys, tensors }
     }
@@ -115,7 +117,7 @@ impl Gguf {
         self.tensors.iter_mut().find(|tensor| tensor.name == name).unwrap()
     }
 
-    /// The file. Tensor data is a ramp of bytes, so that slices of it differ.
+    /// The file. Tensor data that is not given is a ramp of bytes, so that slices of it differ.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = self.magic.to_vec();
         out.extend(self.version.to_le_bytes());
@@ -127,17 +129,24 @@ impl Gguf {
             put_value(&mut out, value);
         }
         let mut end = 0u64;
+        let mut given = Vec::new();
         for tensor in &self.tensors {
             put_text(&mut out, tensor.name.as_bytes());
             out.extend((tensor.ne.len() as u32).to_le_bytes());
             tensor.ne.iter().for_each(|n| out.extend(n.to_le_bytes()));
             out.extend(tensor.ty.to_le_bytes());
             out.extend(tensor.offset.unwrap_or(end).to_le_bytes());
-            let bytes = tensor.ne.iter().fold(2u64, |all, n| all.saturating_mul(*n).min(1 << 16));
+            let ramp = || tensor.ne.iter().fold(2u64, |all, n| all.saturating_mul(*n).min(1 << 16));
+            let bytes = tensor.data.as_ref().map_or_else(ramp, |data| data.len() as u64);
+            given.extend(tensor.data.as_ref().map(|data| (end as usize, data)));
             end = (end + bytes).next_multiple_of(32);
         }
         out.resize(out.len().next_multiple_of(32), 0);
+        let start = out.len();
         out.extend((0..end).map(|i| (i % 61) as u8));
+        for (at, data) in given {
+            out[start + at..start + at + data.len()].copy_from_slice(data);
+        }
         out
     }
 }

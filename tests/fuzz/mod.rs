@@ -9,6 +9,7 @@
 mod engine;
 mod models;
 mod mutate;
+mod network;
 
 use std::path::{Path, PathBuf};
 

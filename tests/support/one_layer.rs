@@ -2,7 +2,7 @@
 
 use kvasir::model::BlockType;
 
-use super::gguf::GgufWriter;
+use crate::tiny_model::{Gguf, Tensor, Value};
 
 /// Sizes of the generated model.
 #[derive(Clone, Copy)]
@@ -15,8 +15,8 @@ pub struct OneLayer {
     pub experts_type: BlockType,
 }
 
-/// 256 single bytes, one merge and one control token.
-const VOCAB: usize = 258;
+/// Tokens of [`Gguf::with_words`].
+const VOCAB: usize = 259;
 const HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
 
@@ -80,37 +80,33 @@ impl OneLayer {
     pub fn gguf(&self) -> Vec<u8> {
         let (h, i, e) = (self.hidden, self.intermediate, self.experts);
         let mut random = Random(7);
-        let mut w = GgufWriter::default();
-        let key = |name: &str| format!("qwen3moe.{name}");
-        w.string("general.architecture", "qwen3moe").string("general.name", "one layer");
+        let mut file = Gguf::with_words();
         for (name, value) in [
-            ("block_count", 1),
             ("context_length", 4096),
             ("embedding_length", h),
-            ("feed_forward_length", i),
             ("attention.head_count", HEADS),
-            ("attention.head_count_kv", 1),
             ("attention.key_length", HEAD_DIM),
-            ("attention.value_length", HEAD_DIM),
             ("expert_count", e),
             ("expert_used_count", self.experts_per_token),
             ("expert_feed_forward_length", i),
         ] {
-            w.u32(&key(name), value as u32);
+            file.set(&format!("qwen3moe.{name}"), Value::U32(value as u32));
         }
-        w.f32(&key("attention.layer_norm_rms_epsilon"), 1e-6).f32(&key("rope.freq_base"), 10_000.0);
-        tokenizer(&mut w);
-
-        let ones: Vec<u8> = (0..h).flat_map(|_| 1f32.to_le_bytes()).collect();
-        let head_ones: Vec<u8> = (0..HEAD_DIM).flat_map(|_| 1f32.to_le_bytes()).collect();
+        file.tensors.clear();
+        let mut tensor = |name: &str, ne: &[usize], ty: BlockType, data: Vec<u8>| {
+            let ne = ne.iter().map(|n| *n as u64).collect();
+            let name = format!("{name}.weight");
+            file.tensors.push(Tensor { name, ne, ty: ty as u32, offset: None, data: Some(data) });
+        };
+        let ones = |n: usize| 1f32.to_le_bytes().repeat(n);
         let f32 = BlockType::F32;
-        w.tensor("token_embd.weight", &[h, VOCAB], f32, &random.floats(h * VOCAB, 1.0));
-        w.tensor("output.weight", &[h, VOCAB], f32, &random.weights(f32, h * VOCAB, h));
+        tensor("token_embd", &[h, VOCAB], f32, random.floats(h * VOCAB, 1.0));
+        tensor("output", &[h, VOCAB], f32, random.weights(f32, h * VOCAB, h));
         for name in ["output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"] {
-            w.tensor(&format!("{name}.weight"), &[h], f32, &ones);
+            tensor(name, &[h], f32, ones(h));
         }
-        for name in ["attn_q_norm", "attn_k_norm"] {
-            w.tensor(&format!("blk.0.{name}.weight"), &[HEAD_DIM], f32, &head_ones);
+        for name in ["blk.0.attn_q_norm", "blk.0.attn_k_norm"] {
+            tensor(name, &[HEAD_DIM], f32, ones(HEAD_DIM));
         }
         for (name, cols, rows) in [
             ("attn_q", h, HEADS * HEAD_DIM),
@@ -119,35 +115,12 @@ impl OneLayer {
             ("attn_output", HEADS * HEAD_DIM, h),
             ("ffn_gate_inp", h, e),
         ] {
-            w.tensor(&format!("blk.0.{name}.weight"), &[cols, rows], f32, &random.weights(f32, cols * rows, cols));
+            tensor(&format!("blk.0.{name}"), &[cols, rows], f32, random.weights(f32, cols * rows, cols));
         }
         for (name, cols, rows) in [("ffn_gate_exps", h, i), ("ffn_up_exps", h, i), ("ffn_down_exps", i, h)] {
-            let bytes = random.weights(self.experts_type, cols * rows * e, cols);
-            w.tensor(&format!("blk.0.{name}.weight"), &[cols, rows, e], self.experts_type, &bytes);
+            let data = random.weights(self.experts_type, cols * rows * e, cols);
+            tensor(&format!("blk.0.{name}"), &[cols, rows, e], self.experts_type, data);
         }
-        w.finish()
+        file.bytes()
     }
-}
-
-/// Byte-level BPE: the 256 byte symbols, one merge, one control token.
-fn tokenizer(w: &mut GgufWriter) {
-    let printable = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
-    let mut shifted = 256;
-    let mut tokens: Vec<String> = (0..256u32)
-        .map(|b| {
-            let code = if printable(b) {
-                b
-            } else {
-                shifted += 1;
-                shifted - 1
-            };
-            char::from_u32(code).expect("a character").to_string()
-        })
-        .collect();
-    tokens.extend(["th".to_owned(), "<|endoftext|>".to_owned()]);
-    let kinds: Vec<i32> = (0..VOCAB).map(|t| if t == VOCAB - 1 { 3 } else { 1 }).collect();
-    w.string("tokenizer.ggml.model", "gpt2").string("tokenizer.ggml.pre", "qwen2");
-    w.strings("tokenizer.ggml.tokens", &tokens).i32s("tokenizer.ggml.token_type", &kinds);
-    w.strings("tokenizer.ggml.merges", &["t h".to_owned()]);
-    w.u32("tokenizer.ggml.eos_token_id", VOCAB as u32 - 1).bool("tokenizer.ggml.add_bos_token", false);
 }

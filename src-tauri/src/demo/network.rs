@@ -93,7 +93,7 @@ impl Network {
         };
 
         let keys = || KeyPair::generate().map_err(DemoError::Random);
-        let (backbone_key, hub_key) = (keys()?, keys()?);
+        let (backbone_key, hub_key, gateway_key) = (keys()?, keys()?, keys()?);
         let (backbone_listener, backbone) = listen().await?;
         let config = RemoteConfig {
             peers: PeerSecurity::pinned(&backbone_key, &[hub_key.public()])?,
@@ -114,7 +114,7 @@ impl Network {
             public_hosts: vec![HOST.to_owned()],
             backbone: backbone.to_string(),
             backbone_peer: PeerSecurity::pinned(&hub_key, &[backbone_key.public()])?,
-            gateway_peer: PeerSecurity::Loopback,
+            gateway_peer: PeerSecurity::pinned(&hub_key, &[gateway_key.public()])?,
             quarantine_list: state.path().join("quarantine"),
             limits: HubLimits::default(),
             timing: HubTiming::default(),
@@ -130,7 +130,11 @@ impl Network {
         let (gateway_listener, gateway) = listen().await?;
         let endpoint = HubEndpoint { addr: hub };
         let server = tls::server_config_from_pem(&certificates.cert_pem, &certificates.key_pem)?;
-        let config = GatewayConfig { poll_interval: POLL, ..GatewayConfig::new(server, vec![endpoint]) };
+        let config = GatewayConfig {
+            poll_interval: POLL,
+            hub_peer: PeerSecurity::pinned(&gateway_key, &[hub_key.public()])?,
+            ..GatewayConfig::new(server, vec![endpoint])
+        };
         let accounts = ledger(&state, "gateway.db").await?;
         start(Box::new(move |shutdown| {
             Box::pin(async move {
@@ -158,7 +162,9 @@ impl Network {
             workers.push(Worker::start(public, operator.public(), ca.clone(), home, compute)?);
         }
         let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(rustls::ClientConfig::clone(&*tls::client_config_from_pem(&certificates.ca_pem)?))
+            .tls_backend_preconfigured(rustls::ClientConfig::clone(&*tls::client_config_from_pem(
+                &certificates.ca_pem,
+            )?))
             .no_proxy()
             .build()?;
         let public = format!("https://{HOST}:{}", gateway.port());

@@ -107,12 +107,13 @@ async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyE
         Tls::Files { cert, key } => tls::server_config(cert, key)?,
         Tls::Trial => trial_certificates(&config.state, &config.public_hosts)?,
     };
-    let peers = peer_security(&config.peers)?;
+    let hub_peer = peer_security(&config.peers)?;
     let hubs = config.hubs.iter().map(|addr| HubEndpoint { addr: *addr }).collect();
     let ledger = Ledger::open(&config.ledger).await?;
     let listener = bind::listen(config.listen).await?;
     say(format_args!("listening on https://{}", listener.local_addr()?))?;
-    gateway::serve(listener, GatewayConfig::new(server, hubs), ledger, shutdown).await;
+    let gateway = GatewayConfig { hub_peer, ..GatewayConfig::new(server, hubs) };
+    gateway::serve(listener, gateway, ledger, shutdown).await;
     Ok(())
 }
 

@@ -52,9 +52,10 @@ impl Job {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "busy", message)
         })?;
         let model = api.backbone.model();
-        let tokenizer = model.tokenizer.as_ref().ok_or_else(|| {
-            ApiError::new(StatusCode::NOT_IMPLEMENTED, "no_tokenizer", "the model has no tokenizer")
-        })?;
+        let tokenizer = model
+            .tokenizer
+            .as_ref()
+            .ok_or_else(|| ApiError::new(StatusCode::NOT_IMPLEMENTED, "no_tokenizer", "the model has no tokenizer"))?;
         let fail = |e: &dyn std::fmt::Display| ApiError::invalid(Some("prompt"), e.to_string());
         let prompt = tokenizer.encode(&request.prompt).map_err(|e| fail(&e))?;
         api.backbone.check_tokens(&api.backbone.sequence(), &prompt).map_err(|e| fail(&e))?;
@@ -133,9 +134,7 @@ impl Job {
                 };
                 let (data, last) = match events.recv().await? {
                     Event::Text(text) => (format!("data: {}\n\n", chunk(&text, None)), false),
-                    Event::End(Ok(end)) => {
-                        (format!("data: {}\n\ndata: [DONE]\n\n", chunk("", Some(end.finish))), true)
-                    }
+                    Event::End(Ok(end)) => (format!("data: {}\n\ndata: [DONE]\n\n", chunk("", Some(end.finish))), true),
                     Event::End(Err(error)) => {
                         let error = json!({"error": {"message": error.message, "code": error.code}});
                         (format!("data: {error}\n\ndata: [DONE]\n\n"), true)
