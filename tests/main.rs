@@ -3,6 +3,7 @@
 
 mod allocation;
 mod dispatch;
+mod exact;
 mod fuzz;
 mod gateway;
 mod generation;
