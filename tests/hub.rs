@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use kvasir::hub::{HubLimits, HubTiming};
+use kvasir::hub::{HubError, HubLimits, HubTiming};
 use kvasir::net::ws::{Ping, WsConfig, WsError};
 use kvasir::wire::control::{
     Control, Decline, ExpertGet, GoAway, Lease, Offer, Pause, Quarantine, Receipt, ReceiptAck, Resume, SessionClosed,
@@ -120,6 +120,7 @@ async fn the_newest_session_of_an_installation_replaces_the_old_one() {
     new_backbone.round(&mut new, 1, 1).await;
     let status = world.status().await;
     assert_eq!((&status["sessions"], &status["wallets"]), (&1.into(), &1.into()));
+    assert_eq!(status["outcomes"], serde_json::json!({ "ended": { "replaced": 1 } }));
 }
 
 #[tokio::test]
@@ -326,6 +327,18 @@ async fn a_restarted_hub_counts_in_a_higher_epoch() {
         world.stopped().await.expect("a clean stop");
         world.start_hub().await;
     }
+}
+
+#[tokio::test]
+async fn a_hub_whose_key_serves_elsewhere_is_fenced_and_stops() {
+    let mut world = World::start().await;
+    let (mut worker, mut backbone) = world.session(7, 1).await;
+    world.ledger.next_epoch(world.hub_key).await.expect("a ledger");
+    backbone.round(&mut worker, 1, 1).await;
+    backbone.verdict(1, 0, 1).await;
+    let stopped = world.stopped().await;
+    assert!(matches!(stopped, Err(HubError::Fenced(_))), "{stopped:?}");
+    assert!(world.ledger.meters_after(0, 10).await.expect("a ledger").is_empty());
 }
 
 #[tokio::test]

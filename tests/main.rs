@@ -1,6 +1,9 @@
 //! All integration tests in one binary, so that they link once.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
+mod allocation;
+mod fuzz;
+mod generation;
 mod goldens;
 mod handshake;
 mod hub;
@@ -9,8 +12,10 @@ mod model_files;
 mod net;
 mod peer;
 mod reference;
+mod refused_models;
 mod support;
 mod tidy;
+mod tiny_model;
 mod wallet;
 mod wire;
 mod wire_roundtrip;

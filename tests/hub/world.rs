@@ -11,7 +11,7 @@ use kvasir::ledger::{Ledger, Meter, MeterPage};
 use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::net::peer::PeerSecurity;
 use kvasir::net::ws::{WsConfig, WsError, WsStream};
-use kvasir::net::{Io, tls};
+use kvasir::net::{Io, tcp, tls};
 use kvasir::shutdown::{self, ShutdownTrigger};
 use kvasir::types::{Digest, Hex, PublicKey, SessionId, WorkerId};
 use kvasir::wire::control::{BackboneHello, Control, Refuse, SessionClosed, SessionOpen, Verdict};
@@ -156,6 +156,7 @@ impl World {
     /// The next backbone connection, after its hello.
     pub async fn accept_backbone(&self) -> BackboneEnd {
         let (stream, _) = soon(self.backbone.accept()).await.expect("a connection");
+        tcp::tune(&stream);
         let (reader, mut writer) = framed::split(Box::new(stream));
         let hello = BackboneHello { manifest: MANIFEST, hidden_size: HIDDEN };
         writer.send(&hello.frame().expect("a frame")).await.expect("a link");

@@ -10,6 +10,7 @@ pub mod attention;
 pub mod combine;
 pub mod delta_net;
 pub mod delta_rule;
+pub mod generate;
 pub mod logits;
 pub mod rope;
 pub mod router;
@@ -18,6 +19,7 @@ pub mod sampler;
 pub mod sequence;
 pub mod shared;
 
+pub use generate::{Finish, GenerateOptions, Generation, Piece, Timing};
 pub use logits::LogitRecord;
 pub use rows::Rows;
 pub use sampler::{Sampler, Sampling};

@@ -219,7 +219,7 @@ impl OpenStep {
                 for (head, sums) in heads.iter().zip(sums.chunks_exact(self.width)) {
                     let bound = u64::from(head.count) << OUTPUT_BITS;
                     let largest = sums.iter().map(|v| u64::from(v.unsigned_abs())).max().unwrap_or(0);
-                    check("as the bound of every sum", bound as usize, bound.max(largest) as usize)?;
+                    check("at most in a sum", bound as usize, bound.max(largest) as usize)?;
                 }
                 for ((r, status), sums) in part.rows.iter().zip(&partials.status).zip(sums.chunks_exact(self.width)) {
                     let row = &mut self.rows[*r];
@@ -243,6 +243,17 @@ impl OpenStep {
             }
         }
         Ok(())
+    }
+
+    /// Adds the answers of one holder to all of `parts`.
+    ///
+    /// # Errors
+    /// As [`OpenStep::add`], or another number of answers.
+    pub fn add_all(&mut self, parts: &[Part], answers: &[Partials]) -> Result<(), PartialsError> {
+        if parts.len() != answers.len() {
+            return Err(PartialsError { what: "answers", expected: parts.len(), got: answers.len() });
+        }
+        parts.iter().zip(answers).try_for_each(|(part, partials)| self.add(part, partials))
     }
 
     /// Ends the round, once every part of it was added: rows are done, go again on a coarser grid, or end here in f32.
@@ -314,3 +325,6 @@ fn weights_that_count(
     kept.sort_by_key(|(route, _)| route.expert);
     Ok(kept.into_iter().unzip())
 }
+
+#[cfg(test)]
+mod tests;

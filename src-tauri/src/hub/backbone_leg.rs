@@ -115,11 +115,11 @@ async fn take(hub: &Arc<Hub>, live: &Live, frame: Frame) -> Result<(), Ending> {
         }
         Kind::Dispatch | Kind::Challenge | Kind::Lease | Kind::GoAway | Kind::ExpertChunk if live.is_worker_gone() => {}
         Kind::Dispatch => {
-            live.with_outstanding(|table| table.sent(&frame.header)).map_err(Ending::BackboneRequest)?;
+            live.with_outstanding(|table| table.sent(&frame.header)).map_err(Ending::untaken)?;
             live.to_worker(frame).await?;
         }
         Kind::Challenge => {
-            live.with_outstanding(|table| table.challenged(&frame.header)).map_err(Ending::BackboneRequest)?;
+            live.with_outstanding(|table| table.challenged(&frame.header)).map_err(Ending::untaken)?;
             live.to_worker(frame).await?;
         }
         Kind::Lease | Kind::GoAway => live.to_worker(frame).await?,
@@ -142,7 +142,7 @@ fn judge(live: &Live, verdict: &Verdict) {
             0
         }
     };
-    live.tally().credit(request, credited);
+    live.credit(request, credited);
 }
 
 /// Writes what is queued until the last frame, `SessionClosed`, has left.

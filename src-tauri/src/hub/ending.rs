@@ -73,8 +73,8 @@ pub enum Ending {
     /// The worker sent a kind that only servers send.
     #[error("unexpected frame {0:?} from the worker")]
     ForbiddenKind(Kind),
-    /// The worker answered what it was not asked, or in another shape.
-    #[error("the worker's {0}")]
+    /// The worker answered what it was not asked, or in another shape, or left too much unanswered.
+    #[error("{0}")]
     Answer(OutstandingError),
     /// The worker asked for more expert bytes than may be under way.
     #[error("expected at most {max} open requests for expert bytes")]
@@ -113,6 +113,16 @@ pub enum Ending {
 }
 
 impl Ending {
+    /// A request of the backbone that the table does not take. A table full of what the worker never answered is the
+    /// worker's doing.
+    #[must_use]
+    pub fn untaken(error: OutstandingError) -> Self {
+        match error {
+            OutstandingError::Full { max, unanswered } if unanswered > max / 2 => Self::Answer(error),
+            _ => Self::BackboneRequest(error),
+        }
+    }
+
     /// Stable code for `SessionClosed`, the close frame, logs and counters.
     #[must_use]
     pub fn code(&self) -> &'static str {
@@ -130,6 +140,7 @@ impl Ending {
             Self::Frame(_) => "frame",
             Self::ForbiddenKind(_) => "kind",
             Self::Answer(OutstandingError::Shape { .. }) => "answer_shape",
+            Self::Answer(OutstandingError::Full { .. }) => "unanswered",
             Self::Answer(_) => "answer_unknown",
             Self::BulkWindow { .. } => "bulk_window",
             Self::BackboneFrame(_) => "backbone_frame",
@@ -184,5 +195,23 @@ impl Ending {
                 Fault::None | Fault::Hub => 1011,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_table_is_the_fault_of_whoever_let_it_fill() {
+        let full = |unanswered| Ending::untaken(OutstandingError::Full { max: 1024, unanswered });
+        assert_eq!(
+            (full(1000).code(), full(1000).fault(), full(1000).close_code()),
+            ("unanswered", Fault::Worker, 1008)
+        );
+        assert_eq!(
+            (full(24).code(), full(24).fault(), full(24).close_code()),
+            ("backbone_request", Fault::Backbone, 1013)
+        );
     }
 }

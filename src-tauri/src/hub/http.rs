@@ -6,7 +6,7 @@
 use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use super::Hub;
+use super::{Counts, Hub};
 use crate::ledger::METERS_PER_PAGE_MAX;
 use crate::net::head::{Head, Received};
 
@@ -31,6 +31,7 @@ struct Status {
     sessions: usize,
     wallets: usize,
     draining: bool,
+    outcomes: Counts,
     backbone_reachable: bool,
     /// Why not, if it is not.
     backbone_error: Option<String>,
@@ -119,6 +120,7 @@ async fn status(hub: &Hub) -> Answer {
         sessions,
         wallets,
         draining: hub.shutdown.is_requested(),
+        outcomes: hub.outcomes.counts(),
         backbone_reachable: backbone_error.is_none(),
         backbone_error,
     };

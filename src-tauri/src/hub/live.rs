@@ -30,6 +30,7 @@ pub struct Live {
     /// Its id.
     pub id: SessionId,
     settled: Notify,
+    credited: Notify,
     outstanding: Mutex<Outstanding>,
     tally: Arc<Mutex<Tally>>,
     receipts: Mutex<Receipts>,
@@ -68,6 +69,7 @@ impl Live {
         let live = Self {
             id,
             settled: Notify::new(),
+            credited: Notify::new(),
             outstanding: Mutex::new(outstanding),
             tally,
             receipts: Mutex::new(receipts),
@@ -89,6 +91,17 @@ impl Live {
     /// The counters.
     pub fn tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Assignments of a request were accepted.
+    pub fn credit(&self, request: u64, assignments: u32) {
+        self.tally().credit(request, assignments);
+        self.credited.notify_one();
+    }
+
+    /// Waits for the next credit, or for one since the last wait.
+    pub async fn until_credited(&self) {
+        self.credited.notified().await;
     }
 
     /// The receipts.

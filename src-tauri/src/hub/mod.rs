@@ -23,9 +23,10 @@ mod session;
 mod tally;
 mod worker_leg;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -33,13 +34,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 
-pub use admission::Refusal;
 pub use config::{HubConfig, HubLimits, HubTiming};
-pub use ending::{Ending, Fault};
 pub use meters::FlushError;
-pub use outstanding::OutstandingError;
 pub use quarantine::QuarantineError;
-pub use receipts::{AcknowledgeError, ReceiptTiming};
+pub use receipts::ReceiptTiming;
 
 use crate::ledger::{Ledger, LedgerError};
 use crate::net::Io;
@@ -83,6 +81,23 @@ pub enum HubError {
     Fenced(FlushError),
 }
 
+/// What became of workers: `refused` or `ended` → stable code → how often.
+type Counts = BTreeMap<&'static str, BTreeMap<&'static str, u64>>;
+
+#[derive(Default)]
+struct Outcomes(Mutex<Counts>);
+
+impl Outcomes {
+    fn count(&self, outcome: &'static str, code: &'static str) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(outcome).or_default().entry(code).or_default() += 1;
+    }
+
+    fn counts(&self) -> Counts {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// What all connections share.
 struct Hub {
     config: HubConfig,
@@ -93,6 +108,7 @@ struct Hub {
     meters: Meters,
     quarantined: QuarantineList,
     shutdown: Shutdown,
+    outcomes: Outcomes,
     probe: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
@@ -117,6 +133,7 @@ pub async fn serve(
         admission: Admission::new(config.limits.sessions, config.limits.handshakes, peer_key),
         registry: Arc::new(Registry::new(config.limits.sessions_per_wallet)),
         meters: Meters::new(ledger, hub_key, epoch),
+        outcomes: Outcomes::default(),
         probe: tokio::sync::Mutex::default(),
         config,
         identity,

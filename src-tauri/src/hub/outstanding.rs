@@ -44,10 +44,12 @@ pub enum OutstandingError {
         part: u16,
     },
     /// Too much is open.
-    #[error("{max} parts are open, which is the limit")]
+    #[error("{max} parts are open, which is the limit; {unanswered} of them wait for the worker")]
     Full {
         /// The limit.
         max: usize,
+        /// Parts without an answer; the others wait for a verdict.
+        unanswered: usize,
     },
 }
 
@@ -117,7 +119,8 @@ impl Outstanding {
             return Err(OutstandingError::Twice { request: key.0, part: key.1 });
         }
         if self.parts.len() >= self.max {
-            return Err(OutstandingError::Full { max: self.max });
+            let unanswered = self.parts.values().filter(|p| p.answer == Answer::Awaited).count();
+            return Err(OutstandingError::Full { max: self.max, unanswered });
         }
         self.parts.insert(key, Part { sent: *header, answer: Answer::Awaited, judged });
         Ok(())
@@ -316,6 +319,8 @@ mod tests {
             Err(OutstandingError::Twice { request: 1, part: 0 })
         );
         table.sent(&header(Kind::Dispatch, 1, 1, 1, 1)).unwrap();
-        assert_eq!(table.sent(&header(Kind::Dispatch, 2, 0, 1, 1)), Err(OutstandingError::Full { max: 2 }));
+        table.answered(&header(Kind::Partials, 1, 0, 1, 1)).unwrap();
+        let full = Err(OutstandingError::Full { max: 2, unanswered: 1 });
+        assert_eq!(table.sent(&header(Kind::Dispatch, 2, 0, 1, 1)), full);
     }
 }

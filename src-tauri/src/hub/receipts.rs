@@ -66,9 +66,14 @@ impl Receipts {
         self.open.is_none() && self.is_news(totals) && now.saturating_sub(self.last_at) >= self.timing.interval
     }
 
-    /// Whether these totals say more than the last receipt.
+    /// Whether nothing is to be written and nothing to be waited for.
     #[must_use]
-    pub fn is_news(&self, totals: Totals) -> bool {
+    pub fn is_at_rest(&self, totals: Totals) -> bool {
+        self.open.is_none() && !self.is_news(totals)
+    }
+
+    /// Whether these totals say more than the last receipt.
+    fn is_news(&self, totals: Totals) -> bool {
         totals.assignments > self.written.assignments || totals.voided_bytes > self.written.voided_bytes
     }
 

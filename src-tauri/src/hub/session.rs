@@ -53,6 +53,7 @@ pub async fn run(hub: &Arc<Hub>, mut ws: WsStream, peer: PeerHash, deadline: Ins
         Err(NotAdmitted::Gone(error)) => tracing::debug!(peer = %short(&peer), %error, "connection ended early"),
         Err(NotAdmitted::Refused { refusal, why }) => {
             tracing::info!(peer = %short(&peer), code = refusal.code(), why, "worker refused");
+            hub.outcomes.count("refused", refusal.code());
             if refusal == Refusal::Unauthorised {
                 sleep(hub.admission.failed(peer)).await;
             }
@@ -146,6 +147,7 @@ async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash)
     };
     // From here on frames of the backbone for the worker go nowhere, and the installation may come again.
     drop((queues, seat));
+    hub.outcomes.count("ended", ending.code());
     log_end(&live, &ending);
 
     let farewell = say_goodbye(hub, &live, sender, &ending);
@@ -174,6 +176,11 @@ async fn write_receipts(hub: &Hub, live: &Live) -> Ending {
     let mut looks = interval((timing.interval / 5).max(std::time::Duration::from_millis(1)));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        let totals = live.tally().totals();
+        if live.receipts().is_at_rest(totals) {
+            // A session that earns nothing costs nothing: hubs hold many.
+            live.until_credited().await;
+        }
         looks.tick().await;
         let now = hub.config.clock.mono();
         if let Some(sequence) = live.receipts().overdue(now) {
