@@ -1,5 +1,4 @@
 //! Exactly-once credit: whatever is duplicated, reordered, cut short or raced, credits are work bytes × rate.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;

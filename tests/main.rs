@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
 mod allocation;
+mod dispatch;
 mod fuzz;
+mod gateway;
 mod generation;
 mod goldens;
 mod handshake;

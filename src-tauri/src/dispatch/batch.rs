@@ -60,7 +60,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Sends `parts` to a worker; gives them back when it cannot be asked.
+    /// Sends `parts` to a worker; `None` when it cannot be asked, and then nothing was sent.
     fn send(
         id: u64,
         layer: u16,

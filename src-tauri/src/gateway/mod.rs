@@ -1,1 +1,26 @@
-//! The gateway.
+//! The public side: terminates TLS, splices workers to a hub, and turns the hubs' meters into credit.
+//!
+//! A worker's connection passes `server` (permits, one deadline over TLS and head), `upgrade` (the hub must answer
+//! 101 before one more byte is forwarded) and `splice` (bytes both ways, untouched). Everything else is the public
+//! HTTP of `api`. `accounts` polls the hubs and credits wallets through the ledger.
+//!
+//! **Promises:** a work frame is never decoded here; a client's bytes reach the hub only as the rebuilt head and, after
+//! 101, as they are; byte counts are metrics, never money; every wait has a deadline and every peer a limit.
+
+mod accounts;
+mod api;
+mod config;
+mod hub_leg;
+mod metrics;
+mod permits;
+mod reply;
+mod server;
+mod splice;
+mod upgrade;
+
+pub use config::{Deadlines, GatewayConfig, HubEndpoint, Limits};
+pub use metrics::{HubLeg, Status};
+pub use server::serve;
+
+/// The one path that becomes a WebSocket.
+const WORKER_PATH: &str = "/v1/worker";

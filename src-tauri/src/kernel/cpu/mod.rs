@@ -8,6 +8,8 @@ mod avx512;
 mod elementwise;
 mod engine;
 mod kernel;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod lanes;
 mod pieces;
 mod portable;
 

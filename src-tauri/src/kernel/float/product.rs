@@ -6,99 +6,145 @@ type Lanes = [f32; LANES];
 
 /// Lanes to one number: 16 → 8 → 4 → 2 → 1.
 #[inline(always)]
-fn tree(mut lanes: Lanes) -> f32 {
-    for width in [8, 4, 2, 1] {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
+fn tree(lanes: &Lanes) -> f32 {
+    let (mut eight, mut four) = ([0.0; 8], [0.0; 4]);
+    for i in 0..8 {
+        eight[i] = lanes[i] + lanes[i + 8];
+    }
+    for i in 0..4 {
+        four[i] = eight[i] + eight[i + 4];
+    }
+    (four[0] + four[2]) + (four[1] + four[3])
+}
+
+/// Adds what is left of two rows behind their whole blocks.
+#[cold]
+#[inline(never)]
+fn with_tail(lanes: &Lanes, w: &[f32], x: &[f32]) -> Lanes {
+    let mut lanes = *lanes;
+    for (lane, (w, x)) in lanes.iter_mut().zip(w.iter().zip(x)) {
+        *lane += w * x;
+    }
+    lanes
+}
+
+/// The whole blocks of each row.
+#[inline(always)]
+fn blocks<'a, const N: usize>(rows: &[&'a [f32]; N]) -> [&'a [Lanes]; N] {
+    let mut blocks: [&[Lanes]; N] = [&[]; N];
+    for (blocks, row) in blocks.iter_mut().zip(rows) {
+        *blocks = row.as_chunks().0;
+    }
+    blocks
+}
+
+/// Rows `first..first + N` of a matrix.
+#[inline(always)]
+fn rows_of<const N: usize>(matrix: &[f32], cols: usize, first: usize) -> [&[f32]; N] {
+    let mut rows: [&[f32]; N] = [&[]; N];
+    for (i, row) in rows.iter_mut().enumerate() {
+        *row = &matrix[(first + i) * cols..][..cols];
+    }
+    rows
+}
+
+/// How the sixteen partial sums of W rows with X rows are kept.
+trait Level {
+    /// Over the whole blocks of rows of one length.
+    fn sums<const W: usize, const X: usize>(w: &[&[Lanes]; W], x: &[&[Lanes]; X]) -> [[Lanes; X]; W];
+}
+
+/// Plain Rust.
+struct Narrow;
+
+impl Level for Narrow {
+    #[inline(always)]
+    fn sums<const W: usize, const X: usize>(w: &[&[Lanes]; W], x: &[&[Lanes]; X]) -> [[Lanes; X]; W] {
+        let mut sums = [[[0.0; LANES]; X]; W];
+        for (sums, w) in sums.iter_mut().zip(w) {
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let mut kept = [0.0; LANES];
+                for (w, x) in w.iter().zip(*x) {
+                    for l in 0..LANES {
+                        kept[l] += w[l] * x[l];
+                    }
+                }
+                *sums = kept;
+            }
+        }
+        sums
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use super::{Lanes, Level};
+    use crate::kernel::cpu::lanes::{sums_avx2, sums_avx512};
+
+    /// AVX2, for functions that run because the machine has it.
+    pub(super) struct Avx2;
+    /// AVX-512F, for functions that run because the machine has it.
+    pub(super) struct Avx512;
+
+    impl Level for Avx2 {
+        #[inline(always)]
+        #[expect(unsafe_code, reason = "calls code compiled for a detected instruction level")]
+        fn sums<const W: usize, const X: usize>(w: &[&[Lanes]; W], x: &[&[Lanes]; X]) -> [[Lanes; X]; W] {
+            // SAFETY: only `products` names this level, after it found AVX2.
+            unsafe { sums_avx2(w, x) }
         }
     }
-    lanes[0]
-}
 
-#[inline(always)]
-fn multiply_add(sums: &mut Lanes, a: &Lanes, b: &Lanes) {
-    for l in 0..LANES {
-        sums[l] += a[l] * b[l];
-    }
-}
-
-// The register tiles are written with `if` over constants: loops over them stay loops and spill the sums.
-#[inline(always)]
-fn against_each<const X: usize>(sums: &mut [Lanes; X], w: &Lanes, x: &[&[Lanes]; X], block: usize) {
-    if X > 0 {
-        multiply_add(&mut sums[0], w, &x[0][block]);
-    }
-    if X > 1 {
-        multiply_add(&mut sums[1], w, &x[1][block]);
-    }
-    if X > 2 {
-        multiply_add(&mut sums[2], w, &x[2][block]);
-    }
-    if X > 3 {
-        multiply_add(&mut sums[3], w, &x[3][block]);
+    impl Level for Avx512 {
+        #[inline(always)]
+        #[expect(unsafe_code, reason = "calls code compiled for a detected instruction level")]
+        fn sums<const W: usize, const X: usize>(w: &[&[Lanes]; W], x: &[&[Lanes]; X]) -> [[Lanes; X]; W] {
+            // SAFETY: only `products` names this level, after it found AVX-512F.
+            unsafe { sums_avx512(w, x) }
+        }
     }
 }
 
 /// Dot products of W rows with X rows, all of one length.
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "one index walks all rows of the tile")]
-fn tile<const W: usize, const X: usize>(w: [&[f32]; W], x: [&[f32]; X]) -> [[f32; X]; W] {
-    let length = w[0].len();
-    let (w, x) = (w.map(|row| &row[..length]), x.map(|row| &row[..length]));
-    let (wide_w, wide_x) = (w.map(|row| row.as_chunks::<LANES>().0), x.map(|row| row.as_chunks::<LANES>().0));
-    let mut sums = [[[0f32; LANES]; X]; W];
-    let blocks = length / LANES;
-    for block in 0..blocks {
-        if W > 0 {
-            against_each(&mut sums[0], &wide_w[0][block], &wide_x, block);
-        }
-        if W > 1 {
-            against_each(&mut sums[1], &wide_w[1][block], &wide_x, block);
-        }
-        if W > 2 {
-            against_each(&mut sums[2], &wide_w[2][block], &wide_x, block);
-        }
-        if W > 3 {
-            against_each(&mut sums[3], &wide_w[3][block], &wide_x, block);
+fn tile<L: Level, const W: usize, const X: usize>(w: [&[f32]; W], x: [&[f32]; X]) -> [[f32; X]; W] {
+    let sums = L::sums(&blocks(&w), &blocks(&x));
+    let done = w[0].len() / LANES * LANES;
+    let mut out = [[0.0; X]; W];
+    for ((out, sums), w) in out.iter_mut().zip(&sums).zip(&w) {
+        for ((out, sums), x) in out.iter_mut().zip(sums).zip(&x) {
+            let whole = w.len() == done;
+            *out = if whole { tree(sums) } else { tree(&with_tail(sums, &w[done..], &x[done..])) };
         }
     }
-    for k in blocks * LANES..length {
-        for i in 0..W {
-            for j in 0..X {
-                sums[i][j][k % LANES] += w[i][k] * x[j][k];
-            }
-        }
-    }
-    sums.map(|row| row.map(tree))
+    out
 }
 
 #[inline(always)]
-fn products_body<const W: usize, const X: usize>(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
+fn products_body<L: Level, const W: usize, const X: usize>(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
     let (w_rows, x_rows) = (w.len() / cols, x.len() / cols);
-    let w_row = |r: usize| &w[r * cols..(r + 1) * cols];
-    let x_row = |r: usize| &x[r * cols..(r + 1) * cols];
     let mut i = 0;
     while i + W <= w_rows {
-        let rows: [&[f32]; W] = std::array::from_fn(|k| w_row(i + k));
+        let rows = rows_of::<W>(w, cols, i);
         let mut j = 0;
         while j + X <= x_rows {
-            let sums = tile::<W, X>(rows, std::array::from_fn(|k| x_row(j + k)));
-            for a in 0..W {
-                out[(i + a) * x_rows + j..][..X].copy_from_slice(&sums[a]);
+            let sums = tile::<L, W, X>(rows, rows_of(x, cols, j));
+            for (a, sums) in sums.iter().enumerate() {
+                out[(i + a) * x_rows + j..][..X].copy_from_slice(sums);
             }
             j += X;
         }
         for j in j..x_rows {
-            let sums = tile::<W, 1>(rows, [x_row(j)]);
-            for a in 0..W {
-                out[(i + a) * x_rows + j] = sums[a][0];
+            let sums = tile::<L, W, 1>(rows, rows_of(x, cols, j));
+            for (a, sum) in sums.iter().enumerate() {
+                out[(i + a) * x_rows + j] = sum[0];
             }
         }
         i += W;
     }
     for i in i..w_rows {
         for j in 0..x_rows {
-            out[i * x_rows + j] = tile::<1, 1>([w_row(i)], [x_row(j)])[0][0];
+            out[i * x_rows + j] = tile::<L, 1, 1>(rows_of(w, cols, i), rows_of(x, cols, j))[0][0];
         }
     }
 }
@@ -168,7 +214,7 @@ macro_rules! at_the_widest_level {
 at_the_widest_level! {
     /// Every row of `w` times every row of `x`, both `cols` wide: `out[i · x_rows + j] = w_i · x_j`.
     products(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]),
-    products_body::<4, 4>, products_body::<4, 1>, products_body::<2, 1>
+    products_body::<wide::Avx512, 4, 4>, products_body::<wide::Avx2, 2, 3>, products_body::<Narrow, 1, 1>
 }
 
 at_the_widest_level! {
@@ -211,10 +257,20 @@ mod tests {
                 body(&w, &x, cols, &mut out);
                 out
             };
-            let narrow = run(products_body::<1, 1>);
-            assert_eq!(narrow, run(products_body::<2, 1>));
-            assert_eq!(narrow, run(products_body::<4, 4>));
+            let narrow = run(products_body::<Narrow, 1, 1>);
+            assert_eq!(narrow, run(products_body::<Narrow, 3, 2>));
             assert_eq!(narrow, run(products));
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") {
+                #[target_feature(enable = "avx2")]
+                fn avx2(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
+                    products_body::<wide::Avx2, 2, 3>(w, x, cols, out);
+                }
+                #[expect(unsafe_code, reason = "calls code compiled for a detected instruction level")]
+                // SAFETY: the line above found AVX2.
+                let middle = run(|w, x, cols, out| unsafe { avx2(w, x, cols, out) });
+                assert_eq!(narrow, middle);
+            }
             assert_eq!(narrow[7 * 3 + 5], dot(&w[3 * cols..4 * cols], &x[5 * cols..6 * cols]));
         }
     }

@@ -126,6 +126,12 @@ impl Upgrade {
         }
     }
 
+    /// The `Sec-WebSocket-Accept` that answers this request.
+    #[must_use]
+    pub fn accept_key(&self) -> String {
+        tokio_tungstenite::tungstenite::handshake::derive_accept_key(self.key.as_bytes())
+    }
+
     /// The request for the next server, from validated fields only, telling it the client's address.
     #[must_use]
     pub fn rebuild(&self, peer: IpAddr) -> Vec<u8> {

@@ -1,0 +1,159 @@
+//! Polls the hubs' meters and credits wallets.
+//!
+//! A page may come twice, late, or from another gateway at the same time: the ledger credits what is new, once. The
+//! position in a hub's changes is kept in the ledger too, but only to ask for less; losing it costs nothing but a poll.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use super::config::GatewayConfig;
+use super::hub_leg::{self, HubError};
+use super::metrics::Metrics;
+use crate::clock::{Clock, SystemClock};
+use crate::ledger::{Applied, Ledger, LedgerError, METERS_PER_PAGE_MAX, MeterPage};
+use crate::shutdown::Shutdown;
+
+/// Longest pause between polls of a hub that does not answer.
+const BACK_OFF_MAX: Duration = Duration::from_secs(30);
+/// Pages of one poll; a hub with more is asked again after the interval, so that a shutdown waits for no endless one.
+const PAGES_PER_POLL_MAX: usize = 64;
+/// Refused rows that are logged one by one per page.
+const REFUSALS_LOGGED_MAX: usize = 10;
+/// Between two looks at what the hub says of its backbone.
+const HUB_STATUS_EVERY: Duration = Duration::from_secs(10);
+
+/// Why a poll ended early. What was applied before stays.
+#[derive(Debug, thiserror::Error)]
+enum PollError {
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error("expected changes in order between {after} and {last}, got {got}")]
+    Order { after: u64, last: u64, got: u64 },
+}
+
+/// The part of a hub's `/status` that a gateway shows on.
+#[derive(Debug, Deserialize)]
+struct HubStatus {
+    backbone_reachable: Option<bool>,
+}
+
+/// The accounts of one gateway.
+#[derive(Debug, Clone)]
+pub struct Accounts {
+    config: Arc<GatewayConfig>,
+    ledger: Ledger,
+    metrics: Arc<Metrics>,
+    clock: SystemClock,
+}
+
+impl Accounts {
+    /// Nothing is polled before [`Accounts::run`].
+    #[must_use]
+    pub fn new(config: Arc<GatewayConfig>, ledger: Ledger, metrics: Arc<Metrics>) -> Self {
+        Self { config, ledger, metrics, clock: SystemClock::default() }
+    }
+
+    /// Polls one hub until the shutdown, less often while it fails.
+    pub async fn run(self, index: usize, shutdown: Shutdown) {
+        let interval = self.config.poll_interval;
+        let mut pause = interval;
+        let mut look_again = Instant::now();
+        while !shutdown.is_requested() {
+            if self.poll(index).await {
+                pause = interval;
+                if look_again <= Instant::now() {
+                    self.look(index).await;
+                    look_again = Instant::now() + HUB_STATUS_EVERY;
+                }
+            } else {
+                pause = pause.saturating_mul(2).min(BACK_OFF_MAX.max(interval));
+            }
+            tokio::select! {
+                () = shutdown.wait() => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Polls one hub once; whether it succeeded.
+    pub async fn poll(&self, index: usize) -> bool {
+        match self.poll_pages(index).await {
+            Ok(()) => {
+                let now = self.clock.unix_ms();
+                self.metrics.leg(index, |leg| (leg.reachable, leg.last_poll_unix_ms) = (true, now));
+                true
+            }
+            Err(error) => {
+                tracing::warn!(hub = index, %error, "a poll failed");
+                self.metrics.leg(index, |leg| (leg.reachable, leg.backbone_reachable) = (false, None));
+                false
+            }
+        }
+    }
+
+    async fn poll_pages(&self, index: usize) -> Result<(), PollError> {
+        let Some(hub) = self.config.hubs.get(index) else { return Ok(()) };
+        let name = hub.addr.to_string();
+        let mut after = self.ledger.poll_position(&name).await?;
+        for _ in 0..PAGES_PER_POLL_MAX {
+            let target = format!("/v1/meters?after={after}&limit={METERS_PER_PAGE_MAX}");
+            let page: MeterPage = hub_leg::get(hub, &target, &self.config).await?;
+            self.metrics.leg(index, |leg| (leg.hub, leg.version) = (Some(page.hub), Some(page.version.clone())));
+            if page.last_change_seq < after {
+                tracing::warn!(hub = %page.hub, after, last = page.last_change_seq, "a hub's ledger was replaced");
+                after = 0;
+                self.ledger.set_poll_position(&name, after).await?;
+                continue;
+            }
+            let Some(last) = last_change(&page, after)? else { return Ok(()) };
+            let applied = self.ledger.apply(&page.meters, self.config.rate).await?;
+            self.report(index, &applied);
+            self.ledger.set_poll_position(&name, last).await?;
+            after = last;
+            if last == page.last_change_seq {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&self, index: usize, applied: &Applied) {
+        if applied.transfers > 0 {
+            let (credited, voided) = (applied.credited.0, applied.voided.0);
+            tracing::info!(transfers = applied.transfers, credited, voided, "nano-KVR credited");
+        }
+        for refused in applied.refused.iter().take(REFUSALS_LOGGED_MAX) {
+            tracing::error!(session = %refused.session, refusal = %refused.refusal, "a meter was refused");
+        }
+        let count = applied.refused.len() as u64;
+        self.metrics.leg(index, |leg| leg.meters_refused += count);
+    }
+
+    /// Asks a hub for the next leg of the road.
+    async fn look(&self, index: usize) {
+        let Some(hub) = self.config.hubs.get(index) else { return };
+        let said = hub_leg::get::<HubStatus>(hub, "/status", &self.config).await;
+        let backbone = said.map(|status| status.backbone_reachable).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a hub does not tell its status");
+            None
+        });
+        self.metrics.leg(index, |leg| leg.backbone_reachable = backbone);
+    }
+}
+
+/// The page's newest change; `None` when it is empty. Changes out of order would let a poll skip or repeat for ever.
+fn last_change(page: &MeterPage, after: u64) -> Result<Option<u64>, PollError> {
+    let mut before = after;
+    for meter in &page.meters {
+        if meter.change_seq <= before || meter.change_seq > page.last_change_seq {
+            return Err(PollError::Order { after: before, last: page.last_change_seq, got: meter.change_seq });
+        }
+        before = meter.change_seq;
+    }
+    Ok((!page.meters.is_empty()).then_some(before))
+}

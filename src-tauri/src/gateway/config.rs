@@ -1,0 +1,112 @@
+//! What a gateway needs to know, every limit with its default and reason.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+
+use crate::ledger::Rate;
+use crate::net::peer::PeerSecurity;
+
+/// A hub that this gateway serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HubEndpoint {
+    /// Where it listens for gateways.
+    pub addr: SocketAddr,
+}
+
+/// How many of each a gateway takes at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections in all. 10,000 leaves room below the usual 65,536 descriptors: a splice takes two.
+    pub connections: usize,
+    /// Connections of one IPv4 address or IPv6 /64. Several rigs share a home, many homes share a carrier's address.
+    pub connections_per_peer: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 10_000, connections_per_peer: 256 }
+    }
+}
+
+/// How long a gateway waits for each thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadlines {
+    /// TLS and the request head together; a total, so that single bytes buy no time.
+    pub head: Duration,
+    /// Reaching a hub, and its answer to an upgrade or a poll.
+    pub hub: Duration,
+    /// One public request and its answer.
+    pub public: Duration,
+    /// A splice without a byte either way. Both ends ping within 30 s, so a living one never comes near.
+    pub idle: Duration,
+    /// The same once one side has ended: a peer that never closes must not keep a dead splice.
+    pub half_closed: Duration,
+    /// Splices that go on after the shutdown was asked for.
+    pub drain: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(10),
+            hub: Duration::from_secs(10),
+            public: Duration::from_secs(30),
+            idle: Duration::from_secs(90),
+            half_closed: Duration::from_secs(10),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A gateway's configuration.
+#[derive(Clone)]
+pub struct GatewayConfig {
+    /// The public certificate; `http/1.1` is the only protocol spoken.
+    pub tls: Arc<ServerConfig>,
+    /// Tried in turn.
+    pub hubs: Vec<HubEndpoint>,
+    /// How this gateway and its hubs recognise each other.
+    pub hub_peer: PeerSecurity,
+    /// Names a worker may have dialled, without port; empty = any.
+    pub public_hosts: Vec<String>,
+    /// Price of work.
+    pub rate: Rate,
+    /// Between two polls of a hub.
+    pub poll_interval: Duration,
+    /// Limits.
+    pub limits: Limits,
+    /// Deadlines.
+    pub deadlines: Deadlines,
+}
+
+impl GatewayConfig {
+    /// The defaults: hubs on this machine, any public host, 7 nano-KVR per work byte, a poll a second.
+    #[must_use]
+    pub fn new(tls: Arc<ServerConfig>, hubs: Vec<HubEndpoint>) -> Self {
+        Self {
+            tls,
+            hubs,
+            hub_peer: PeerSecurity::Loopback,
+            public_hosts: Vec::new(),
+            rate: Rate::default(),
+            poll_interval: Duration::from_secs(1),
+            limits: Limits::default(),
+            deadlines: Deadlines::default(),
+        }
+    }
+}
+
+impl fmt::Debug for GatewayConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GatewayConfig")
+            .field("hubs", &self.hubs)
+            .field("public_hosts", &self.public_hosts)
+            .field("rate", &self.rate)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,199 @@
+//! Remote dispatch gives the local bits, whoever answers, fails, lies or leaves.
+
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvasir::dispatch::Dispatch as _;
+use kvasir::worker::{Phase, Source};
+use world::{Backbone, Conduct, Gate, Hub, Puppet, exact_model, float_model, kernel, local_sums, soon, step};
+
+/// A deadline that a test can afford to miss.
+const SHORT: Duration = Duration::from_millis(100);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_behind_a_hub_give_the_local_bits() {
+    let backbone = Backbone::start(exact_model(), vec![0, 1, 3]).await;
+    let hub = Hub::start(&backbone).await;
+    let fetching = hub.worker("fetching", Source::Fetch, kernel());
+    let owning = hub.worker("owning", Source::LocalModel(Arc::clone(&backbone.model)), kernel());
+    backbone.ready(2).await;
+    for (layer, rows) in [(0, 1), (1, 1), (3, 9), (2, 1), (0, 70)] {
+        backbone.check(step(&backbone.model, layer, rows, u64::from(layer) + rows as u64)).await;
+    }
+    let (counts, k) = (backbone.remote.counts(), backbone.model.hyper.experts_per_token as u64);
+    assert_eq!((counts.assignments_remote, counts.assignments_local), (81 * k, 0));
+    assert_eq!(counts.work_bytes, 81 * k * 4 * backbone.model.hyper.hidden_size as u64);
+    assert_eq!((counts.requests, counts.layer_steps), (4, 4));
+    let workers = backbone.remote.workers();
+    assert_eq!(workers.iter().map(|w| w.assignments).sum::<u64>(), 81 * k);
+    let mut slices: Vec<&str> = workers.iter().map(|w| w.slice.as_str()).collect();
+    slices.sort_unstable();
+    assert_eq!(slices, ["0:0-15,3:0-15", "1:0-15"]);
+
+    let before = fetching.status.borrow().clone();
+    assert_eq!((&before.phase, before.slice.is_empty()), (&Phase::Serving, false));
+    let after = owning.stop().await;
+    assert_eq!((after.phase, after.assignments + before.assignments), (Phase::Stopped, 81 * k));
+    fetching.stop().await;
+    backbone.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn float_weight_experts_travel_too() {
+    let backbone = Backbone::start(float_model(), vec![0, 1]).await;
+    let hub = Hub::start(&backbone).await;
+    let worker = hub.worker("worker", Source::Fetch, kernel());
+    backbone.ready(1).await;
+    for rows in [1, 5] {
+        backbone.check(step(&backbone.model, 1, rows, 3)).await;
+    }
+    let counts = backbone.remote.counts();
+    assert_eq!(
+        (counts.assignments_remote, counts.assignments_local),
+        (6 * backbone.model.hyper.experts_per_token as u64, 0)
+    );
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_a_worker_does_the_sums_are_the_local_ones() {
+    let k = exact_model().hyper.experts_per_token as u32;
+    for (conduct, accepted, reason) in [
+        (Conduct::Honest, 3 * k, "ok"),
+        (Conduct::AnswersTwice, 3 * k, "ok"),
+        (Conduct::Silent, 0, "late"),
+        (Conduct::AnswersLate(SHORT * 4), 0, "late"),
+        (Conduct::Declines, 0, "declined"),
+        (Conduct::CutsShort, 0, "shape"),
+        (Conduct::Lies, 0, "shape"),
+    ] {
+        let honest = accepted > 0;
+        let floor = if reason == "late" { SHORT } else { Duration::from_secs(10) };
+        let backbone = Backbone::start_with(exact_model(), vec![1], floor).await;
+        let mut puppet = Puppet::join(&backbone, 1, conduct).await;
+        backbone.ready(1).await;
+        backbone.check(step(&backbone.model, 1, 3, 7)).await;
+        let verdicts = puppet.verdicts(1).await;
+        let verdict = &verdicts[0];
+        assert_eq!((verdict.accepted, verdict.refused), (accepted, 3 * k - accepted), "{conduct:?}");
+        assert_eq!((verdict.reason.as_str(), verdicts.len()), (reason, 1), "{conduct:?}");
+        let counts = backbone.remote.counts();
+        let recomputed = u64::from(3 * k - accepted);
+        assert_eq!((counts.assignments_remote, counts.recomputed), (u64::from(accepted), recomputed), "{conduct:?}");
+        assert_eq!(counts.late, u64::from(reason == "late"), "{conduct:?}");
+        assert_eq!(counts.declined, u64::from(reason == "declined"), "{conduct:?}");
+        assert_eq!(counts.work_bytes > 0, honest, "{conduct:?}");
+        if conduct == Conduct::AnswersTwice {
+            // The next answer comes behind the duplicate, so by then it was seen.
+            backbone.check(step(&backbone.model, 1, 3, 8)).await;
+            assert!(backbone.remote.counts().refused >= 1);
+        }
+        backbone.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_ends_under_a_request_costs_no_deadline() {
+    let backbone = Backbone::start_with(exact_model(), vec![1], Duration::from_secs(3600)).await;
+    let _puppet = Puppet::join(&backbone, 1, Conduct::Vanishes).await;
+    backbone.ready(1).await;
+    backbone.check(step(&backbone.model, 1, 2, 7)).await;
+    let counts = backbone.remote.counts();
+    assert_eq!((counts.lost, counts.late, counts.assignments_remote), (1, 0, 0));
+    assert!(counts.recomputed > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_never_answers_is_soon_left_alone() {
+    let backbone = Backbone::start_with(exact_model(), vec![1], Duration::from_millis(20)).await;
+    let _puppet = Puppet::join(&backbone, 1, Conduct::Silent).await;
+    backbone.ready(1).await;
+    for seed in 0..12 {
+        backbone.check(step(&backbone.model, 1, 1, seed)).await;
+    }
+    let counts = backbone.remote.counts();
+    assert_eq!((counts.late, counts.requests, counts.assignments_remote), (3, 3, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_killed_under_a_request_changes_no_bit() {
+    let backbone = Backbone::start_with(exact_model(), vec![2], Duration::from_secs(3600)).await;
+    let hub = Hub::start(&backbone).await;
+    let (gate, mut asked, _opener) = Gate::closed();
+    let worker = hub.worker("worker", Source::Fetch, gate);
+    backbone.ready(1).await;
+    let work = step(&backbone.model, 2, 4, 11);
+    let pending = tokio::spawn(backbone.remote.begin(work.clone()));
+    soon(asked.recv()).await.expect("a request");
+    worker.kill();
+    let sums = soon(pending).await.expect("no panic").expect("sums");
+    assert!(sums == local_sums(&backbone.model, &work).await);
+    let counts = backbone.remote.counts();
+    assert_eq!((counts.lost, counts.assignments_remote), (1, 0));
+    assert_eq!(counts.recomputed, 4 * backbone.model.hyper.experts_per_token as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_that_come_and_go_lose_no_request() {
+    let backbone = Arc::new(Backbone::start(exact_model(), vec![0, 1]).await);
+    let hub = Hub::start(&backbone).await;
+    let first = hub.worker("first", Source::Fetch, kernel());
+    backbone.ready(1).await;
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let steps = tokio::spawn({
+        let backbone = Arc::clone(&backbone);
+        async move {
+            let mut seed = 0;
+            while !*stopped.borrow() {
+                backbone.check(step(&backbone.model, (seed % 2) as u16, 2, seed)).await;
+                seed += 1;
+            }
+            seed
+        }
+    });
+    let second = hub.worker("second", Source::Fetch, kernel());
+    backbone.ready(2).await;
+    assert_eq!(backbone.remote.workers().len(), 2);
+    first.stop().await;
+    backbone.ready(1).await;
+    stop.send_replace(true);
+    assert!(soon(steps).await.expect("all sums equal") > 0);
+    let counts = backbone.remote.counts();
+    assert_eq!((counts.recomputed, counts.late, counts.lost, counts.declined), (0, 0, 0, 0));
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_leave_their_grid_end_as_they_do_locally_and_are_not_paid_twice() {
+    let backbone = Backbone::start(exact_model(), vec![0]).await;
+    let mut puppet = Puppet::join(&backbone, 1, Conduct::Honest).await;
+    backbone.ready(1).await;
+    let mut work = step(&backbone.model, 0, 4, 5);
+    work.rms[1] = 2.0f32.powi(-24);
+    work.rms[2] = f32::MIN_POSITIVE;
+    work.hidden[3 * backbone.model.hyper.hidden_size] = f32::NAN;
+    let width = backbone.model.hyper.hidden_size;
+    let expected = local_sums(&backbone.model, &work).await;
+    let got = soon(backbone.remote.begin(work)).await.expect("sums");
+    // The row with a NaN has no bits to compare: NaN is not equal to itself.
+    assert!(got[..3] == expected[..3]);
+    let counts = backbone.remote.counts();
+    assert!(counts.requests > 1, "a coarser grid was asked for");
+    let verdicts = puppet.verdicts(counts.requests as usize).await;
+    let paid: u32 = verdicts.iter().map(|v| v.accepted).sum();
+    assert_eq!(u64::from(paid), counts.assignments_remote);
+    assert!(paid <= 2 * backbone.model.hyper.experts_per_token as u32, "{paid}");
+    assert_eq!(counts.work_bytes, u64::from(paid) * 4 * width as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_is_dropped_still_gets_its_verdicts() {
+    let backbone = Backbone::start(exact_model(), vec![0]).await;
+    let mut puppet = Puppet::join(&backbone, 1, Conduct::Silent).await;
+    backbone.ready(1).await;
+    drop(backbone.remote.begin(step(&backbone.model, 0, 2, 1)));
+    let verdicts = puppet.verdicts(1).await;
+    assert_eq!((verdicts[0].accepted, verdicts[0].reason.as_str()), (0, "unused"));
+}

@@ -1,0 +1,178 @@
+//! A small hub of raw TCP, a gateway in front of it, and a TLS client.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvasir::gateway::{GatewayConfig, HubEndpoint, serve};
+use kvasir::ledger::{Ledger, Meter};
+use kvasir::net::tls::{TrialCertificates, client_config_from_pem, server_config_from_pem, wrap_client};
+use kvasir::shutdown::{self, ShutdownTrigger};
+use kvasir::types::{Hex, PublicKey};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+pub(super) type Tls = tokio_rustls::client::TlsStream<TcpStream>;
+
+pub(super) const HUB: PublicKey = PublicKey([9; 32]);
+pub(super) const WALLET: PublicKey = PublicKey([7; 32]);
+pub(super) const UPGRADE: &str = "GET /v1/worker HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
+pub(super) const SWITCHING: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+/// Long enough for a busy machine, short enough to fail a test rather than hang it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A hub: answers polls from a ledger of its own and hands every upgrade to the test.
+pub(super) struct TestHub {
+    pub(super) addr: SocketAddr,
+    pub(super) meters: Ledger,
+    pub(super) upgrades: mpsc::Receiver<(String, TcpStream)>,
+}
+
+impl TestHub {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let meters = Ledger::open("sqlite::memory:").await.unwrap();
+        let (sender, upgrades) = mpsc::channel(16);
+        let book = meters.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(Self::answer(stream, book.clone(), sender.clone()));
+            }
+        });
+        Self { addr, meters, upgrades }
+    }
+
+    async fn answer(mut stream: TcpStream, book: Ledger, sender: mpsc::Sender<(String, TcpStream)>) {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            match stream.read_u8().await {
+                Ok(byte) => head.push(char::from(byte)),
+                Err(_) => return,
+            }
+        }
+        let target = head.split(' ').nth(1).unwrap().to_owned();
+        let body = if let Some(query) = target.strip_prefix("/v1/meters?after=") {
+            let (after, limit) = query.split_once("&limit=").unwrap();
+            let page = book.meter_page(HUB, after.parse().unwrap(), limit.parse().unwrap()).await.unwrap();
+            serde_json::to_string(&page).unwrap()
+        } else if target == "/status" {
+            json!({ "backbone_reachable": true, "sessions": 1 }).to_string()
+        } else {
+            return sender.send((head, stream)).await.unwrap();
+        };
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+        stream.write_all((head + &body).as_bytes()).await.unwrap();
+    }
+
+    /// The next upgrade that reaches the hub.
+    pub(super) async fn upgrade(&mut self) -> (String, TcpStream) {
+        timeout(PATIENCE, self.upgrades.recv()).await.unwrap().unwrap()
+    }
+
+    pub(super) async fn put(&self, work_bytes: u64) {
+        let meter = Meter {
+            hub: HUB,
+            session: Hex([1; 16]),
+            wallet: WALLET,
+            epoch: 1,
+            assignments: work_bytes / 12_288,
+            work_bytes,
+            voided_bytes: 0,
+            raw_bytes: 0,
+            change_seq: 0,
+            r#final: false,
+        };
+        assert_eq!(self.meters.put_meters(&[meter]).await.unwrap().refused, []);
+    }
+}
+
+pub(super) struct TestGateway {
+    pub(super) addr: SocketAddr,
+    pub(super) client: Arc<rustls::ClientConfig>,
+    pub(super) trigger: ShutdownTrigger,
+    pub(super) task: JoinHandle<()>,
+}
+
+impl TestGateway {
+    pub(super) async fn start(hub: SocketAddr, ledger: &Ledger, change: impl FnOnce(&mut GatewayConfig)) -> Self {
+        let certificates = TrialCertificates::generate(&["localhost"]).unwrap();
+        let client = client_config_from_pem(&certificates.ca_pem).unwrap();
+        let tls = server_config_from_pem(&certificates.cert_pem, &certificates.key_pem).unwrap();
+        let mut config = GatewayConfig::new(tls, vec![HubEndpoint { addr: hub }]);
+        config.poll_interval = Duration::from_millis(20);
+        change(&mut config);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (trigger, shutdown) = shutdown::channel();
+        let task = tokio::spawn(serve(listener, config, ledger.clone(), shutdown));
+        Self { addr, client, trigger, task }
+    }
+
+    pub(super) async fn dial(&self) -> Tls {
+        let tcp = TcpStream::connect(self.addr).await.unwrap();
+        wrap_client(Arc::clone(&self.client), "localhost", tcp).await.unwrap()
+    }
+
+    /// Sends bytes and reads the answer's status and body until the end of the connection.
+    pub(super) async fn exchange(&self, request: &str) -> (u16, String) {
+        let mut stream = self.dial().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
+        read.unwrap_or_else(|error| panic!("{request:?}: {error}"));
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {request:?}"));
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    pub(super) async fn get(&self, target: &str) -> (u16, Value) {
+        let (status, body) = self.exchange(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
+        (status, serde_json::from_str(&body).unwrap())
+    }
+
+    /// Asks for a target until its answer fits.
+    pub(super) async fn get_until(&self, target: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        let wait = async {
+            loop {
+                let (_, body) = self.get(target).await;
+                if fits(&body) {
+                    return body;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{target} never fitted"))
+    }
+
+    pub(super) async fn stop(self) {
+        self.trigger.fire();
+        timeout(PATIENCE, self.task).await.unwrap().unwrap();
+    }
+}
+
+/// A gateway with a hub that lives as long as the test.
+pub(super) async fn pair(change: impl FnOnce(&mut GatewayConfig)) -> (TestHub, TestGateway, Ledger) {
+    let hub = TestHub::start().await;
+    let ledger = Ledger::open("sqlite::memory:").await.unwrap();
+    let gateway = TestGateway::start(hub.addr, &ledger, change).await;
+    (hub, gateway, ledger)
+}
+
+/// A worker's and a hub's end of a splice.
+pub(super) async fn spliced(hub: &mut TestHub, gateway: &TestGateway) -> (Tls, TcpStream) {
+    let mut worker = gateway.dial().await;
+    worker.write_all(format!("{UPGRADE}\r\n").as_bytes()).await.unwrap();
+    let (_, mut stream) = hub.upgrade().await;
+    stream.write_all(SWITCHING.as_bytes()).await.unwrap();
+    let mut answer = vec![0; SWITCHING.len()];
+    worker.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, SWITCHING.as_bytes());
+    (worker, stream)
+}
