@@ -4,6 +4,7 @@
 mod allocation;
 mod demo;
 mod dispatch;
+mod exact;
 mod fuzz;
 mod gateway;
 mod generation;

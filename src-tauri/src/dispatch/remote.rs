@@ -66,7 +66,7 @@ pub(super) struct Shared {
 }
 
 /// Parts being computed on this machine.
-type Computing = JoinHandle<Result<Vec<(Part, Partials)>, DispatchError>>;
+type Computing = JoinHandle<Result<(Vec<Part>, Vec<Partials>), DispatchError>>;
 
 impl RemoteDispatch {
     /// Dispatch for `model`; `compute` does what no worker does. Reads every expert once, for the manifest.
@@ -199,9 +199,10 @@ impl Shared {
         let recomputed: usize = missing.iter().map(|part| part.dispatch.assignments.len()).sum();
         Counters::add(&self.counters.recomputed, recomputed);
         for work in [local, self.compute(open.layer(), missing)].into_iter().flatten() {
-            for (part, partials) in joined(work).await?? {
-                open.add(&part, &partials)?;
-                note_failures(&mut failed_rows, &part, &partials);
+            let (parts, partials) = joined(work).await??;
+            open.add_all(&parts, &partials)?;
+            for (part, partials) in parts.iter().zip(&partials) {
+                note_failures(&mut failed_rows, part, partials);
                 if self.fleet.is_remote(open.layer()) {
                     Counters::add(&self.counters.assignments_local, part.dispatch.assignments.len());
                 }
@@ -240,7 +241,7 @@ impl Shared {
         Some(spawn_blocking(move || {
             let requests: Vec<_> = parts.iter().map(|part| part.dispatch.clone()).collect();
             let partials = shared.compute.compute(&*shared.experts, layer, &requests)?;
-            Ok(parts.into_iter().zip(partials).collect())
+            Ok((parts, partials))
         }))
     }
 }

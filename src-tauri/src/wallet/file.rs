@@ -29,7 +29,7 @@ impl FileKeyStore {
 impl KeyStore for FileKeyStore {
     fn load(&self, address: &PublicKey) -> Result<Wallet, KeyStoreError> {
         let path = self.path(address);
-        let Some(text) = private::read_optional(&path)? else {
+        let Some(text) = private::read_secret(&path)? else {
             return Err(KeyStoreError::Missing { address: *address, store: self.name() });
         };
         match Wallet::from_seed_line(&text) {

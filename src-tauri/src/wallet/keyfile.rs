@@ -41,7 +41,7 @@ pub fn load_or_create(path: &Path) -> Result<KeyPair, PrivateFileError> {
 }
 
 fn load_optional(path: &Path) -> Result<Option<KeyPair>, PrivateFileError> {
-    let Some(text) = private::read_optional(path)? else { return Ok(None) };
+    let Some(text) = private::read_secret(path)? else { return Ok(None) };
     let content = || PrivateFileError::Content { path: path.to_owned(), expected: EXPECTED };
     let seed = seed_of(&text).ok_or_else(content)?;
     Ok(Some(KeyPair::from_seed(&seed)))

@@ -168,7 +168,7 @@ pub trait KeyStore: Send + Sync {
 /// [`KeyStoreError::Missing`] for a recorded wallet without a key, [`KeyStoreError::Ambiguous`], or a store or file
 /// that cannot be used.
 pub fn open(store: &dyn KeyStore, record: &Path) -> Result<Wallet, KeyStoreError> {
-    if let Some(text) = private::read_optional(record)? {
+    if let Some(text) = private::read_plain(record)? {
         let address = text
             .trim()
             .parse()

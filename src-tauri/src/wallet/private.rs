@@ -51,18 +51,31 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> PrivateFileError + '_ {
 }
 
 /// The text of an owner-only file, `None` when there is none.
-pub(super) fn read_optional(path: &Path) -> Result<Option<Zeroizing<String>>, PrivateFileError> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(io_error(path))?,
-    };
+pub(super) fn read_secret(path: &Path) -> Result<Option<Zeroizing<String>>, PrivateFileError> {
+    let Some(file) = open(path)? else { return Ok(None) };
     check_owner_only(path, &file)?;
+    read(path, file).map(Some)
+}
+
+/// The text of a small file that is no secret, `None` when there is none.
+pub(super) fn read_plain(path: &Path) -> Result<Option<Zeroizing<String>>, PrivateFileError> {
+    open(path)?.map(|file| read(path, file)).transpose()
+}
+
+fn open(path: &Path) -> Result<Option<File>, PrivateFileError> {
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some).map_err(io_error(path)),
+    }
+}
+
+fn read(path: &Path, file: File) -> Result<Zeroizing<String>, PrivateFileError> {
     let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize + 1));
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(io_error(path))?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(PrivateFileError::Content { path: path.to_owned(), expected: "at most 256 bytes" });
     }
-    Ok(Some(text))
+    Ok(text)
 }
 
 #[cfg(unix)]

@@ -129,8 +129,8 @@ struct Shared {
     /// Locked for the length of one poll, never across an await.
     socket: Mutex<WebSocketStream<Counted>>,
     config: WsConfig,
-    /// Why the writer gave up, if it did.
-    write_error: OnceLock<WsError>,
+    /// Why the writer gave up, if it did; set before its queue closes.
+    write_error: Arc<OnceLock<WsError>>,
 }
 
 impl Shared {
@@ -168,11 +168,12 @@ impl WsStream {
 
     fn start(socket: WebSocketStream<Counted>, config: WsConfig) -> Self {
         let inbound = socket.get_ref().inbound();
-        let shared = Arc::new(Shared { socket: Mutex::new(socket), config, write_error: OnceLock::new() });
+        let write_error = Arc::new(OnceLock::new());
+        let shared = Arc::new(Shared { socket: Mutex::new(socket), config, write_error: write_error.clone() });
         let (data, data_rx) = mpsc::channel(config.queue.max(1));
         let (control, control_rx) = mpsc::channel(4);
         tokio::spawn(writer::run(shared.clone(), data_rx, control_rx));
-        let sender = WsSender::new(data, &config);
+        let sender = WsSender::new(data, &config, write_error);
         let receiver = WsReceiver::new(shared, control, inbound);
         Self { sender, receiver }
     }

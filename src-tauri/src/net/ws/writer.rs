@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -40,23 +40,25 @@ pub(super) enum Out {
 pub struct WsSender {
     queue: mpsc::Sender<Out>,
     config: WsConfig,
+    write_error: Arc<OnceLock<WsError>>,
 }
 
 impl WsSender {
-    pub(super) fn new(queue: mpsc::Sender<Out>, config: &WsConfig) -> Self {
-        Self { queue, config: *config }
+    pub(super) fn new(queue: mpsc::Sender<Out>, config: &WsConfig, write_error: Arc<OnceLock<WsError>>) -> Self {
+        Self { queue, config: *config, write_error }
     }
 
-    /// Queues a binary message, waiting for room if need be. A write error shows at the receiving half.
+    /// Queues a binary message, waiting for room if need be. A write error shows at the receiving half and at the
+    /// next send.
     ///
     /// # Errors
-    /// [`WsError::TooLarge`] without sending; [`WsError::Stuck`] when there is no room in time;
+    /// [`WsError::TooLarge`] without sending; [`WsError::Stuck`] when the peer takes nothing in time;
     /// [`WsError::Lost`] when the link is over.
     pub async fn send(&self, message: impl Into<Bytes>) -> Result<(), WsError> {
         let message = self.check(message.into())?;
         match timeout(self.config.write_deadline, self.queue.send(Out::Data(message))).await {
             Err(_) => Err(stuck(&self.config)),
-            Ok(Err(_)) => Err(over()),
+            Ok(Err(_)) => Err(self.over()),
             Ok(Ok(())) => Ok(()),
         }
     }
@@ -69,7 +71,7 @@ impl WsSender {
         let message = self.check(message.into())?;
         self.queue.try_send(Out::Data(message)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => WsError::Full { max: self.queue.max_capacity() },
-            mpsc::error::TrySendError::Closed(_) => over(),
+            mpsc::error::TrySendError::Closed(_) => self.over(),
         })
     }
 
@@ -80,7 +82,7 @@ impl WsSender {
     pub async fn ping(&self) -> Result<(), WsError> {
         match timeout(self.config.write_deadline, self.queue.send(Out::Ping)).await {
             Err(_) => Err(stuck(&self.config)),
-            Ok(Err(_)) => Err(over()),
+            Ok(Err(_)) => Err(self.over()),
             Ok(Ok(())) => Ok(()),
         }
     }
@@ -97,14 +99,15 @@ impl WsSender {
         let _ = timeout(self.config.write_deadline + LINGER, ended).await;
     }
 
+    /// Why nothing can be sent any more.
+    fn over(&self) -> WsError {
+        self.write_error.get().cloned().unwrap_or_else(|| WsError::Lost { reason: "the link is over".into() })
+    }
+
     fn check(&self, message: Bytes) -> Result<Bytes, WsError> {
         let (got, max) = (message.len(), self.config.message_bytes_max);
         if got > max { Err(WsError::TooLarge { got, max }) } else { Ok(message) }
     }
-}
-
-fn over() -> WsError {
-    WsError::Lost { reason: "the link is over".into() }
 }
 
 /// Writes what the queues hold, control first, until a close, an error, or until both halves are gone.
