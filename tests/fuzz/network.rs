@@ -14,8 +14,8 @@ use super::Target;
 const FRAME: Target = Target { name: "frame", run: frame };
 const HEAD: Target = Target { name: "head", run: request_head };
 
-/// Elements of a row in this target; one super-block and a bit.
-const HIDDEN: usize = 300;
+/// Elements of a row in this target: two super-blocks.
+const HIDDEN: usize = 512;
 const PATH: &str = "/v1/worker";
 
 /// The kind of refusal, without the numbers that come from the input.

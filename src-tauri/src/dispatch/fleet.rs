@@ -341,9 +341,17 @@ impl Fleet {
     pub async fn wait_ready(&self, workers: usize, deadline: Duration) -> Result<(), NotReady> {
         let mut changed = self.changed.subscribe();
         let is_covered = || matches!(self.coverage(), (wanted, held) if wanted == held);
-        let ready = changed.wait_for(|()| self.settled().is_some_and(|ready| ready >= workers) && is_covered());
+        let ready = async {
+            // The look happens outside of the channel's lock: whoever announces a change holds the members' lock while
+            // it takes the channel's, so looking under the channel's would take the two the other way round.
+            while !(self.settled().is_some_and(|ready| ready >= workers) && is_covered()) {
+                if changed.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
         match tokio::time::timeout(deadline, ready).await {
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
             Err(_) => {
                 let ready = self.members().by_key.values().filter(|m| m.is_settled()).count();
                 let (experts, held) = self.coverage();
