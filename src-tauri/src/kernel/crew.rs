@@ -45,8 +45,11 @@ impl Crew {
         let queue = Mutex::new(pieces.iter_mut());
         let drain = || {
             let mut scratch = scratch();
-            // A poisoned queue means that another thread panicked; its panic is passed on by the scope.
-            while let Some(piece) = queue.lock().unwrap_or_else(PoisonError::into_inner).next() {
+            loop {
+                // A poisoned queue means that another thread panicked; its panic is passed on by the scope. The lock
+                // ends with this statement: as the condition of a loop it would last for the body and serialise it.
+                let piece = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(piece) = piece else { return };
                 work(&mut scratch, piece);
             }
         };
@@ -63,6 +66,14 @@ impl Crew {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_worked_on_at_the_same_time() {
+        let crew = Crew::new(2).expect("threads");
+        let both = std::sync::Barrier::new(2);
+        // Passes only when two threads are inside at once.
+        crew.each(usize::MAX, &mut [(), ()], || (), |(), ()| drop(both.wait()));
+    }
 
     #[test]
     fn every_piece_is_worked_on_once() {
