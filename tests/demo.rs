@@ -8,7 +8,7 @@ use kvasir::demo::decode::Decode;
 use kvasir::demo::network::{Network, NetworkOptions};
 use kvasir::demo::{self, DemoOptions, Report};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
-use kvasir::ledger::WalletStatement;
+use kvasir::ledger::{Meter, WalletStatement};
 use kvasir::model::{self, BlockType, Data, Model};
 use serde_json::Value;
 
@@ -194,6 +194,13 @@ async fn served(model: OneLayer, positions: usize) -> (WalletStatement, u64) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
+    let (meters, accounts) = network.ledgers();
+    let metered = meters.meters_after(0, 10).await.unwrap();
+    let sum = |field: fn(&Meter) -> u64| metered.iter().map(field).sum::<u64>();
+    assert_eq!((sum(|m| m.assignments), sum(|m| m.work_bytes)), (13 * 8, statement.work_bytes));
+    assert!(sum(|m| m.raw_bytes) >= counts.raw_bytes);
+    let audit = accounts.check().await.unwrap();
+    assert!(audit.is_sound(), "{audit:?}");
     network.stop().await.unwrap();
     (statement, counts.raw_bytes)
 }

@@ -1,10 +1,12 @@
 //! Remote dispatch gives the local bits, whoever answers, fails, lies or leaves.
 
+mod damage;
 mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use damage::Damage;
 use kvasir::dispatch::Dispatch as _;
 use kvasir::worker::{Phase, Source};
 use world::{Backbone, Conduct, Gate, Hub, Puppet, exact_model, float_model, kernel, local_sums, soon, step};
@@ -32,6 +34,13 @@ async fn workers_behind_a_hub_give_the_local_bits() {
     slices.sort_unstable();
     assert_eq!(slices, ["0:0-15,3:0-15", "1:0-15"]);
 
+    for worker in [&fetching, &owning] {
+        // What the hub signed for is what was accepted, and the signed paper lies on disk.
+        let mut status = worker.status.clone();
+        soon(status.wait_for(|s| s.work_bytes > 0 && s.receipted_work_bytes == s.work_bytes)).await.expect("a receipt");
+        let receipts = std::fs::read_dir(worker.home.join("receipts")).expect("a directory");
+        assert!(receipts.count() >= 1);
+    }
     let before = fetching.status.borrow().clone();
     assert_eq!((&before.phase, before.slice.is_empty()), (&Phase::Serving, false));
     let after = owning.stop().await;
@@ -54,6 +63,23 @@ async fn float_weight_experts_travel_too() {
         (counts.assignments_remote, counts.assignments_local),
         (6 * backbone.model.hyper.experts_per_token as u64, 0)
     );
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_expert_is_fetched_again_and_no_other() {
+    let backbone = Backbone::start(exact_model(), vec![0]).await;
+    let damage = Damage::before(backbone.addr, 2).await;
+    let hub = Hub::start_at(damage.addr).await;
+    let worker = hub.worker("worker", Source::Fetch, kernel());
+    backbone.ready(1).await;
+    let gets = damage.gets.lock().expect("no panic").clone();
+    assert!(gets[1..].iter().all(|get| get.offset == 0), "these experts are one piece each");
+    let experts: Vec<u16> = gets[1..].iter().map(|get| get.expert).collect();
+    let expected: Vec<u16> = (0..16).chain([0, 1]).collect();
+    assert_eq!((gets[0].expert, experts), (u16::MAX, expected));
+    backbone.check(step(&backbone.model, 0, 2, 9)).await;
+    assert_eq!(backbone.remote.counts().assignments_local, 0);
     worker.stop().await;
 }
 

@@ -65,7 +65,7 @@ pub struct RoleFlags {
     /// hub: address where the backbone listens for hubs.
     #[arg(long)]
     pub backbone: Option<SocketAddr>,
-    /// hub: host names that workers dial; a worker that was sent to another host is refused.
+    /// hub, gateway: host name that workers dial (repeatable); a worker that was sent to another host is refused.
     #[arg(long = "public-host")]
     pub public_hosts: Vec<String>,
     /// gateway: address of a hub (repeatable).
@@ -191,16 +191,16 @@ pub struct GenerateArgs {
     /// Tokens to generate.
     #[arg(long, default_value_t = 64)]
     pub tokens: u32,
-    /// 0 = greedy.
+    /// 0 = greedy; the default is 0.7 for text that people read, and greedy with --json, --ids or --logits.
     #[arg(long)]
     pub temperature: Option<f32>,
     /// Probability mass that is sampled from.
-    #[arg(long)]
-    pub top_p: Option<f32>,
+    #[arg(long, default_value_t = 0.9)]
+    pub top_p: f32,
     /// Most likely tokens that are sampled from.
-    #[arg(long)]
-    pub top_k: Option<u32>,
-    /// Seed of the sampler.
+    #[arg(long, default_value_t = 40)]
+    pub top_k: u32,
+    /// Seed of the sampler; drawn at random when absent.
     #[arg(long)]
     pub seed: Option<u64>,
     /// Compute everything in float, the experts too.

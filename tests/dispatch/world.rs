@@ -298,19 +298,20 @@ impl Hub {
     pub fn worker(&self, name: &str, source: Source, compute: Arc<dyn ExpertCompute>) -> Worker {
         let gateways = vec![format!("ws://{}", self.addr)];
         let home = self.dir.path().join(name);
-        let mut config = WorkerConfig::new(gateways, vec![self.operator.public()], home, 1 << 30);
+        let mut config = WorkerConfig::new(gateways, vec![self.operator.public()], home.clone(), 1 << 30);
         config.source = source;
         config.assignments_per_s = Some(1e4);
         let wallet = Arc::new(Wallet::generate().expect("a wallet"));
         let (status, seen) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
         let running = tokio::spawn(worker::run(config, wallet, compute, status, shutdown));
-        Worker { status: seen, stop, running }
+        Worker { status: seen, home, stop, running }
     }
 }
 
 pub struct Worker {
     pub status: watch::Receiver<WorkerStatus>,
+    pub home: std::path::PathBuf,
     stop: ShutdownTrigger,
     running: JoinHandle<Result<(), WorkerError>>,
 }

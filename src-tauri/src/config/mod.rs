@@ -141,7 +141,7 @@ pub struct Gateway {
     pub listen: SocketAddr,
     /// Hubs.
     pub hubs: Vec<SocketAddr>,
-    /// Host names of the trial certificate.
+    /// Host names that workers may have dialled and that a trial certificate is for; empty = any.
     pub public_hosts: Vec<String>,
     /// Certificates.
     pub tls: Tls,
@@ -264,14 +264,10 @@ impl Gateway {
         if hubs.is_empty() {
             hubs.push(HUB_LISTEN);
         }
-        let mut public_hosts = list(&flags.public_hosts, file.public_hosts);
-        if public_hosts.is_empty() {
-            public_hosts.push(PUBLIC_HOST.to_owned());
-        }
         Ok(Self {
             listen: flags.listen.or(file.listen).unwrap_or(GATEWAY_LISTEN),
             hubs,
-            public_hosts,
+            public_hosts: list(&flags.public_hosts, file.public_hosts),
             tls,
             ledger: ledger_url(flags, file.ledger, &state),
             state,

@@ -59,6 +59,8 @@ pub struct Network {
     roles: Vec<(ShutdownTrigger, JoinHandle<Result<(), DemoError>>)>,
     client: reqwest::Client,
     public: String,
+    meters: Ledger,
+    accounts: Ledger,
     /// Ledgers, worker ids, receipts; removed with the network.
     _state: TempDir,
 }
@@ -123,8 +125,9 @@ impl Network {
         let not_after = SystemClock::default().unix_ms() / 1000 + CERTIFICATE_S;
         let identity = HubIdentity::issued_by(&operator, keys()?, not_after);
         let meters = ledger(&state, "hub.db").await?;
+        let hub_meters = meters.clone();
         start(Box::new(move |shutdown| {
-            Box::pin(async move { Ok(hub::serve(hub_listener, config, identity, meters, shutdown).await?) })
+            Box::pin(async move { Ok(hub::serve(hub_listener, config, identity, hub_meters, shutdown).await?) })
         }));
 
         let (gateway_listener, gateway) = listen().await?;
@@ -136,9 +139,10 @@ impl Network {
             ..GatewayConfig::new(server, vec![endpoint])
         };
         let accounts = ledger(&state, "gateway.db").await?;
+        let gateway_accounts = accounts.clone();
         start(Box::new(move |shutdown| {
             Box::pin(async move {
-                gateway::serve(gateway_listener, config, accounts, shutdown).await;
+                gateway::serve(gateway_listener, config, gateway_accounts, shutdown).await;
                 Ok(())
             })
         }));
@@ -168,7 +172,7 @@ impl Network {
             .no_proxy()
             .build()?;
         let public = format!("https://{HOST}:{}", gateway.port());
-        Ok(Self { dispatch, workers, roles, client, public, _state: state })
+        Ok(Self { dispatch, workers, roles, client, public, meters, accounts, _state: state })
     }
 
     /// The workers' wallets.
@@ -181,6 +185,12 @@ impl Network {
     #[must_use]
     pub fn status(&self, index: usize) -> WorkerStatus {
         self.workers[index].status.borrow().clone()
+    }
+
+    /// The hub's meters and the gateway's accounts.
+    #[must_use]
+    pub fn ledgers(&self) -> (&Ledger, &Ledger) {
+        (&self.meters, &self.accounts)
     }
 
     /// Ends worker `index` at once, without a word to anybody.

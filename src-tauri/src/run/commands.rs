@@ -19,6 +19,9 @@ use crate::ledger::Ledger;
 use crate::model::{self, Model};
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
 
+/// Temperature of text that people read, as the embedded model's card suggests.
+const PEOPLE_TEMPERATURE: f32 = 0.7;
+
 /// `kvasir demo`.
 pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
     let model = load_model(args.model.as_deref())?;
@@ -68,12 +71,7 @@ pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
     }
     let options = GenerateOptions {
         max_tokens: args.tokens as usize,
-        sampling: Sampling {
-            temperature: args.temperature.unwrap_or(0.0),
-            top_p: args.top_p.unwrap_or(1.0),
-            top_k: args.top_k.unwrap_or(0) as usize,
-            seed: args.seed.unwrap_or(0),
-        },
+        sampling: sampling(&args)?,
         stop_ids: model.hyper.eos_token_ids.clone(),
     };
     let bar = progress_bar(args.tokens.into(), "generating");
@@ -98,6 +96,20 @@ pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
         say(generation.tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(","))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How `generate` chooses: for people a little at random, for comparisons the most likely token.
+fn sampling(args: &GenerateArgs) -> Result<Sampling, AnyError> {
+    let compared = args.json || args.ids.is_some();
+    let temperature = args.temperature.unwrap_or(if compared { 0.0 } else { PEOPLE_TEMPERATURE });
+    if !(0.0..=2.0).contains(&temperature) {
+        return Err(format!("--temperature: expected 0 to 2, got {temperature}").into());
+    }
+    if !(args.top_p > 0.0 && args.top_p <= 1.0) {
+        return Err(format!("--top-p: expected more than 0 and at most 1, got {}", args.top_p).into());
+    }
+    let seed = args.seed.map_or_else(getrandom::u64, Ok)?;
+    Ok(Sampling { temperature, top_p: args.top_p, top_k: args.top_k as usize, seed })
 }
 
 /// `kvasir bench …`.

@@ -112,14 +112,14 @@ async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyE
     let ledger = Ledger::open(&config.ledger).await?;
     let listener = bind::listen(config.listen).await?;
     say(format_args!("listening on https://{}", listener.local_addr()?))?;
-    let gateway = GatewayConfig { hub_peer, ..GatewayConfig::new(server, hubs) };
+    let gateway = GatewayConfig { hub_peer, public_hosts: config.public_hosts, ..GatewayConfig::new(server, hubs) };
     gateway::serve(listener, gateway, ledger, shutdown).await;
     Ok(())
 }
 
 /// A throw-away authority and certificate; the authority's file is what workers are given as `--ca`.
 fn trial_certificates(state: &Path, hosts: &[String]) -> Result<Arc<rustls::ServerConfig>, AnyError> {
-    let names: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let names = if hosts.is_empty() { vec![config::PUBLIC_HOST] } else { hosts.iter().map(String::as_str).collect() };
     let made = TrialCertificates::generate(&names)?;
     let ca = state.join("trial-ca.pem");
     std::fs::write(&ca, &made.ca_pem)?;
