@@ -58,10 +58,14 @@ impl Process {
         self.child.wait().expect("the process ends");
     }
 
-    /// SIGTERM, then the exit status.
-    pub fn terminate(mut self) -> ExitStatus {
+    fn sigterm(&self) {
         let status = Command::new("kill").arg(self.child.id().to_string()).status().expect("kill runs");
         assert!(status.success());
+    }
+
+    /// SIGTERM, then the exit status.
+    pub fn terminate(mut self) -> ExitStatus {
+        self.sigterm();
         let start = std::time::Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("the process is ours") {
@@ -70,6 +74,14 @@ impl Process {
             assert!(start.elapsed() < PATIENCE, "still running {PATIENCE:?} after SIGTERM: {:?}", self.seen);
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// SIGTERM by somebody who does not wait for the drain, then the exit status.
+    pub fn terminate_twice(self) -> ExitStatus {
+        self.sigterm();
+        // Two signals at once may count as one.
+        std::thread::sleep(Duration::from_millis(500));
+        self.terminate()
     }
 }
 

@@ -27,7 +27,7 @@ const USAGE: u8 = 2;
 /// Whatever went wrong, for stderr.
 pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
     match (cli.headless, cli.command) {
-        (Some(role), _) => runtime()?.block_on(roles::run(role, &cli.flags)).map(|()| ExitCode::SUCCESS),
+        (Some(role), _) => roles::run(role, &cli.flags).map(|()| ExitCode::SUCCESS),
         (None, Some(Command::Demo(args))) => commands::demo(args),
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => commands::bench(command),
