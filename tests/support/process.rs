@@ -19,7 +19,10 @@ pub struct Process {
 /// The program with `args`, to be run in `dir`.
 pub fn kvasir(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir"));
-    command.args(args).current_dir(dir).env_remove("KVASIR_CONFIG").env_remove("KVASIR_STATE");
+    command.args(args).current_dir(dir);
+    for name in ["CONFIG", "STATE", "LEDGER", "GATEWAY", "OPERATOR", "LOG"] {
+        command.env_remove(format!("KVASIR_{name}"));
+    }
     command
 }
 
