@@ -1,15 +1,12 @@
 //! A real hub on loopback between a test worker and a test backbone.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use ed25519_dalek::{Signer, SigningKey};
-use kvasir::clock::SystemClock;
 use kvasir::hub::{self, HubConfig, HubError, HubLimits, HubTiming, ReceiptTiming};
 use kvasir::ledger::{Ledger, Meter, MeterPage};
 use kvasir::net::framed::{self, FramedReader, FramedWriter};
-use kvasir::net::peer::PeerSecurity;
 use kvasir::net::ws::{WsConfig, WsError, WsStream};
 use kvasir::net::{Io, tcp, tls};
 use kvasir::shutdown::{self, ShutdownTrigger};
@@ -66,15 +63,11 @@ impl World {
         let backbone = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let port = backbone.local_addr().expect("an address").port();
         let ledger = Ledger::open(&format!("sqlite:{}", dir.path().join("ledger").display())).await.expect("a ledger");
+        let backbone_address = format!("127.0.0.1:{port}");
         let config = HubConfig {
-            public_hosts: vec![HOST.into()],
-            backbone: format!("127.0.0.1:{port}"),
-            backbone_peer: PeerSecurity::Loopback,
-            gateway_peer: PeerSecurity::Loopback,
-            quarantine_list: dir.path().join("quarantine"),
             limits,
             timing,
-            clock: Arc::new(SystemClock::default()),
+            ..HubConfig::new(backbone_address, vec![HOST.into()], dir.path().join("quarantine"))
         };
         let mut world = Self {
             hub: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),

@@ -13,7 +13,7 @@ use super::{DemoError, delay};
 use crate::clock::{Clock, SystemClock};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
-use crate::hub::{self, HubConfig, HubLimits, HubTiming};
+use crate::hub::{self, HubConfig};
 use crate::kernel::ExpertCompute;
 use crate::ledger::{Ledger, WalletStatement};
 use crate::model::Model;
@@ -117,14 +117,9 @@ impl Network {
         let operator = keys()?;
         let (hub_listener, hub) = listen().await?;
         let config = HubConfig {
-            public_hosts: vec![HOST.to_owned()],
-            backbone: backbone.to_string(),
             backbone_peer: PeerSecurity::pinned(&hub_key, &[backbone_key.public()])?,
             gateway_peer: PeerSecurity::pinned(&hub_key, &[gateway_key.public()])?,
-            quarantine_list: state.path().join("quarantine"),
-            limits: HubLimits::default(),
-            timing: HubTiming::default(),
-            clock: Arc::new(SystemClock::default()),
+            ..HubConfig::new(backbone.to_string(), vec![HOST.to_owned()], state.path().join("quarantine"))
         };
         let not_after = SystemClock::default().unix_ms() / 1000 + CERTIFICATE_S;
         let identity = HubIdentity::issued_by(&operator, keys()?, not_after);

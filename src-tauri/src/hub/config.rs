@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::receipts::ReceiptTiming;
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::net::peer::PeerSecurity;
 use crate::net::ws::Ping;
 
@@ -101,4 +101,21 @@ pub struct HubConfig {
     pub timing: HubTiming,
     /// The time.
     pub clock: Arc<dyn Clock>,
+}
+
+impl HubConfig {
+    /// The defaults: all on this machine, every limit and wait as documented.
+    #[must_use]
+    pub fn new(backbone: String, public_hosts: Vec<String>, quarantine_list: PathBuf) -> Self {
+        Self {
+            public_hosts,
+            backbone,
+            backbone_peer: PeerSecurity::Loopback,
+            gateway_peer: PeerSecurity::Loopback,
+            quarantine_list,
+            limits: HubLimits::default(),
+            timing: HubTiming::default(),
+            clock: Arc::new(SystemClock::default()),
+        }
+    }
 }

@@ -19,9 +19,6 @@ use crate::ledger::Ledger;
 use crate::model::{self, Model};
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
 
-/// Temperature of text that people read, as the embedded model's card suggests.
-const PEOPLE_TEMPERATURE: f32 = 0.7;
-
 /// `kvasir demo`.
 pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
     let model = load_model(args.model.as_deref())?;
@@ -106,7 +103,7 @@ pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
 /// How `generate` chooses: for people a little at random, for comparisons the most likely token.
 fn sampling(args: &GenerateArgs) -> Result<Sampling, AnyError> {
     let compared = args.json || args.ids.is_some();
-    let temperature = args.temperature.unwrap_or(if compared { 0.0 } else { PEOPLE_TEMPERATURE });
+    let temperature = args.temperature.unwrap_or(if compared { 0.0 } else { Sampling::PEOPLE.temperature });
     if !(0.0..=2.0).contains(&temperature) {
         return Err(usage(format!("--temperature: expected 0 to 2, got {temperature}")));
     }

@@ -13,7 +13,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{self, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
-use crate::hub::{self, HubConfig, HubLimits, HubTiming};
+use crate::hub::{self, HubConfig};
 use crate::ledger::Ledger;
 use crate::net::bind;
 use crate::net::peer::PeerSecurity;
@@ -106,20 +106,18 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
     let identity = HubIdentity::issued_by(&operator, key, not_after.as_secs());
     let peers = peer_security(&config.peers)?;
     let ledger = Ledger::open(&config.ledger).await?;
+    let quarantine_list = config.state.join("quarantine");
     let hub = HubConfig {
-        public_hosts: config.public_hosts,
-        backbone: config.backbone.to_string(),
         backbone_peer: peers.clone(),
         gateway_peer: peers,
-        quarantine_list: config.state.join("quarantine"),
-        limits: HubLimits::default(),
-        timing: HubTiming::default(),
-        clock: Arc::new(SystemClock::default()),
+        ..HubConfig::new(config.backbone.to_string(), config.public_hosts, quarantine_list)
     };
     let listener = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;
     say(format_args!("operator key {}", operator.public()))?;
     say(format_args!("listening for gateways on {}", listener.local_addr()?))?;
-    Ok(hub::serve(listener, hub, identity, ledger, shutdown).await?)
+    let served = hub::serve(listener, hub, identity, ledger.clone(), shutdown).await;
+    ledger.close().await;
+    Ok(served?)
 }
 
 async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyError> {
@@ -134,7 +132,8 @@ async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyE
     let listener = bind::listen(config.listen).await?;
     say(format_args!("listening on https://{}", listener.local_addr()?))?;
     let gateway = GatewayConfig { hub_peer, public_hosts: config.public_hosts, ..GatewayConfig::new(server, hubs) };
-    gateway::serve(listener, gateway, ledger, shutdown).await;
+    gateway::serve(listener, gateway, ledger.clone(), shutdown).await;
+    ledger.close().await;
     Ok(())
 }
 
