@@ -195,6 +195,7 @@ impl Shared {
                     None => missing.push(asked.part.clone()),
                 }
             }
+            request.close();
         }
         let recomputed: usize = missing.iter().map(|part| part.dispatch.assignments.len()).sum();
         Counters::add(&self.counters.recomputed, recomputed);
