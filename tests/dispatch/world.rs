@@ -5,12 +5,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kvasir::clock::SystemClock;
 use kvasir::dispatch::{
     DeadlineRule, Dispatch as _, LocalDispatch, Mode, ModelExperts, MoeStep, RemoteConfig, RemoteDispatch, Route,
     RowSum,
 };
-use kvasir::hub::{self, HubConfig, HubLimits, HubTiming, ReceiptTiming};
+use kvasir::hub::{self, HubConfig, HubTiming, ReceiptTiming};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use kvasir::ledger::Ledger;
 use kvasir::model::{self, Model};
@@ -279,17 +278,11 @@ impl Hub {
         let dir = tempfile::tempdir().expect("a directory");
         let ledger = Ledger::open(&format!("sqlite:{}", dir.path().join("ledger").display())).await.expect("a ledger");
         let config = HubConfig {
-            public_hosts: vec!["127.0.0.1".into()],
-            backbone: backbone.to_string(),
-            backbone_peer: PeerSecurity::Loopback,
-            gateway_peer: PeerSecurity::Loopback,
-            quarantine_list: dir.path().join("quarantine"),
-            limits: HubLimits::default(),
             timing: HubTiming {
                 receipts: ReceiptTiming { interval: Duration::from_millis(20), acknowledge: PATIENCE },
                 ..HubTiming::default()
             },
-            clock: Arc::new(SystemClock::default()),
+            ..HubConfig::new(backbone.to_string(), vec!["127.0.0.1".into()], dir.path().join("quarantine"))
         };
         let operator = KeyPair::from_seed(&[1; 32]);
         let identity = HubIdentity::issued_by(&operator, KeyPair::from_seed(&[2; 32]), u64::MAX);
