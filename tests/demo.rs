@@ -107,6 +107,9 @@ fn a_killed_worker_is_seen_in_the_numbers_and_nowhere_else() {
     assert_eq!(report["tokens_identical"], 12);
     assert_eq!(report["kills"], 1);
     assert!(report["recomputed"].is_u64() && report["added_latency_ms"].is_number());
+    // From the kill on, the layers of the dead worker are served by the other one or here.
+    let served = |index: usize| report["workers"][index]["work_bytes"].as_u64().unwrap();
+    assert!(served(0) < served(1), "the killed worker served {} bytes, the other {}", served(0), served(1));
     assert_eq!(report["credited_nano_kvr"].as_u64(), report["work_bytes"].as_u64().map(|b| b * RATE));
 }
 
@@ -118,10 +121,17 @@ fn a_command_line_that_makes_no_sense_is_refused() {
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (code, message) = failed(&["demo", "--remote-layers", "9"]);
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     assert!(message.contains("layers below 4"), "{message}");
     assert_eq!(failed(&["demo", "--workers", "0"]).0, Some(2));
-    assert_eq!(failed(&["demo", "--rtt", "-1"]).0, Some(2));
+    for rtt in ["--rtt=-1", "--rtt=99999", "--rtt=NaN"] {
+        let (code, message) = failed(&["demo", rtt]);
+        assert_eq!(code, Some(2));
+        assert!(message.contains("expected 0 to 10000 ms"), "{message}");
+    }
+    let (code, message) = failed(&["--headless", "worker"]);
+    assert_eq!(code, Some(2));
+    assert!(message.contains("--gateway"), "{message}");
     assert_eq!(failed(&[]).0, Some(2));
     let (code, message) = failed(&["generate", "--model", "/nonexistent.gguf", "--prompt", "a"]);
     assert_eq!(code, Some(1));
@@ -176,6 +186,7 @@ async fn served(model: OneLayer, positions: usize) -> (WalletStatement, u64) {
         workers: vec![compute],
         remote_layers: vec![0],
         one_way: Duration::ZERO,
+        cuttable: false,
     })
     .await
     .unwrap();

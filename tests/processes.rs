@@ -127,3 +127,19 @@ async fn a_worker_killed_in_the_middle_of_a_completion_changes_nothing() {
         assert_eq!(status.code(), Some(0), "a role that drains exits 0");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_sigterm_does_not_wait_for_the_drain() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let args = ["--headless", "gateway", "--listen", "127.0.0.1:0", "--hub", "127.0.0.1:1", "--tls-trial"];
+    let mut gateway = Process::start(dir.path(), &args);
+    let port: u16 = gateway.after("listening on https://").rsplit_once(':').expect("a port").1.parse().expect("a port");
+    // Somebody who says nothing is waited for; who asks after them shows that they were let in.
+    let _silent = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    let client = client(&dir.path().join("kvasir-state/gateway/trial-ca.pem"));
+    client.get(format!("https://localhost:{port}/healthz")).send().await.expect("an answer");
+    let start = std::time::Instant::now();
+    let status = gateway.terminate_twice();
+    assert_eq!(status.code(), Some(1), "a drain that was cut short is no success");
+    assert!(start.elapsed().as_secs() < 8, "it waited {:?}", start.elapsed());
+}

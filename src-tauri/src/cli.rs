@@ -206,8 +206,8 @@ pub struct GenerateArgs {
     /// Compute everything in float, the experts too.
     #[arg(long)]
     pub float: bool,
-    /// Write prompt and greedy logits to this safetensors file.
-    #[arg(long)]
+    /// Write the logits of the prompt and of its greedy continuation to this safetensors file.
+    #[arg(long, conflicts_with_all = ["temperature", "top_p", "top_k", "seed"])]
     pub logits: Option<PathBuf>,
     /// One JSON document on stdout.
     #[arg(long)]
@@ -238,10 +238,10 @@ pub struct BenchDecodeArgs {
     #[arg(long)]
     pub model: Option<PathBuf>,
     /// Tokens to generate.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub tokens: u32,
     /// Workers of the remote run.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
     /// Layers of the remote run.
     #[arg(long, default_value = "all")]

@@ -6,22 +6,25 @@
 //! [`worker`] computes them with [`kernel`] → back the same way, where the backbone combines the partials →
 //! [`ledger`] records the work and credits it to a [`wallet`].
 
-pub mod backbone;
-pub mod bench;
 pub mod cli;
 pub mod config;
-pub mod demo;
+pub mod run;
+
+pub mod backbone;
 pub mod dispatch;
 pub mod gateway;
 pub mod hub;
 pub mod kernel;
 pub mod ledger;
+pub mod wallet;
+pub mod worker;
+
+pub mod bench;
+pub mod demo;
+
 pub mod model;
 pub mod net;
-pub mod run;
-pub mod wallet;
 pub mod wire;
-pub mod worker;
 
 pub mod clock;
 pub mod shutdown;

@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("kvasir: {error}");
-            ExitCode::FAILURE
+            run::exit_code(&error)
         }
     }
 }

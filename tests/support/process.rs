@@ -19,7 +19,10 @@ pub struct Process {
 /// The program with `args`, to be run in `dir`.
 pub fn kvasir(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir"));
-    command.args(args).current_dir(dir).env_remove("KVASIR_CONFIG").env_remove("KVASIR_STATE");
+    command.args(args).current_dir(dir);
+    for name in ["CONFIG", "STATE", "LEDGER", "GATEWAY", "OPERATOR", "LOG"] {
+        command.env_remove(format!("KVASIR_{name}"));
+    }
     command
 }
 
@@ -58,10 +61,14 @@ impl Process {
         self.child.wait().expect("the process ends");
     }
 
-    /// SIGTERM, then the exit status.
-    pub fn terminate(mut self) -> ExitStatus {
+    fn sigterm(&self) {
         let status = Command::new("kill").arg(self.child.id().to_string()).status().expect("kill runs");
         assert!(status.success());
+    }
+
+    /// SIGTERM, then the exit status.
+    pub fn terminate(mut self) -> ExitStatus {
+        self.sigterm();
         let start = std::time::Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("the process is ours") {
@@ -70,6 +77,14 @@ impl Process {
             assert!(start.elapsed() < PATIENCE, "still running {PATIENCE:?} after SIGTERM: {:?}", self.seen);
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// SIGTERM by somebody who does not wait for the drain, then the exit status.
+    pub fn terminate_twice(self) -> ExitStatus {
+        self.sigterm();
+        // Two signals at once may count as one.
+        std::thread::sleep(Duration::from_millis(500));
+        self.terminate()
     }
 }
 

@@ -96,7 +96,7 @@ pub enum GenerateError {
 
 impl Backbone {
     /// Continues `prompt` and gives every new token to `receive`, which may end the generation. Dropping the future
-    /// cancels it, and with it what it had asked of others.
+    /// cancels it, and with it what it had asked of others; a long prompt can be left between two of its passes.
     ///
     /// # Errors
     /// An empty or illegal prompt, one that leaves no room in the context, or a step that failed.

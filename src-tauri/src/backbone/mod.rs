@@ -38,6 +38,7 @@ use router::Router;
 use sequence::LayerState;
 use shared::SharedExpert;
 use std::sync::Arc;
+use tokio::task::yield_now;
 
 /// Prompt tokens of one forward pass; a multiple of the delta rule's chunk, so that splitting changes no bit.
 pub const PREFILL_TOKENS: usize = 512;
@@ -169,6 +170,8 @@ impl Backbone {
         let mut logits = Rows::zeros(0, 1);
         for tokens in prompt.chunks(PREFILL_TOKENS) {
             logits = self.forward(sequence, tokens, Want::Last).await?;
+            // Local experts never wait: without this, whoever races the prefill against a stop would never be asked.
+            yield_now().await;
         }
         Ok(logits)
     }

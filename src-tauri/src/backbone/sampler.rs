@@ -18,6 +18,9 @@ pub struct Sampling {
 impl Sampling {
     /// Always the likeliest token.
     pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 };
+    /// For text that people read, who did not say otherwise: a little variety, nothing unlikely. The caller draws the
+    /// seed.
+    pub const PEOPLE: Self = Self { temperature: 0.7, top_p: 0.9, top_k: 40, seed: 0 };
 }
 
 /// The choices of one generation.

@@ -102,6 +102,7 @@ pub async fn decode(options: DecodeOptions) -> Result<DecodeBench, DemoError> {
         workers: workers.collect(),
         remote_layers: options.remote_layers.clone(),
         one_way: Duration::ZERO,
+        cuttable: false,
     })
     .await?;
     let worker_count = network.wallets().len();

@@ -2,15 +2,5 @@
 
 mod decode;
 
-use std::error::Error;
-
-pub use crate::kernel::bench::ExpertsBench;
+pub use crate::kernel::bench::{ExpertsBench, bench_experts as experts};
 pub use decode::{DecodeBench, DecodeOptions, decode};
-
-/// Exact experts at real geometry, on every CPU path of this machine.
-///
-/// # Errors
-/// A kernel that cannot be built.
-pub fn experts() -> Result<ExpertsBench, Box<dyn Error + Send + Sync>> {
-    Ok(crate::kernel::bench::bench_experts()?)
-}

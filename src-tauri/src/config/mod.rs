@@ -4,16 +4,16 @@
 //! and every default is a named constant.
 
 mod file;
-mod limits;
+mod size;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::cli::{Device, LayerSelection, Role, RoleFlags};
+use crate::cli::{Device, LayerSelection, RoleFlags};
 use crate::types::PublicKey;
 
 pub use file::File;
-pub use limits::parse_bytes;
+pub use size::parse_bytes;
 
 /// Where each role keeps its keys and ledgers unless told otherwise: below this directory, by role.
 pub const STATE_DIR: &str = "kvasir-state";
@@ -75,7 +75,7 @@ pub enum ConfigError {
     },
 }
 
-/// Keys between our own servers; empty `trusted` = plain TCP, which only loopback may use.
+/// Keys between our own servers. No key file = plain TCP, which only loopback may use; no trusted key = nobody may come.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Peers {
     /// This server's key file.
@@ -172,14 +172,8 @@ pub struct Worker {
     pub device: Device,
 }
 
-fn state(flags: &RoleFlags, from_file: Option<PathBuf>, role: Role) -> PathBuf {
-    let name = match role {
-        Role::Backbone => "backbone",
-        Role::Hub => "hub",
-        Role::Gateway => "gateway",
-        Role::Worker => "worker",
-    };
-    flags.state.clone().or(from_file).unwrap_or_else(|| Path::new(STATE_DIR).join(name))
+fn state(flags: &RoleFlags, from_file: Option<PathBuf>, role: &str) -> PathBuf {
+    flags.state.clone().or(from_file).unwrap_or_else(|| Path::new(STATE_DIR).join(role))
 }
 
 /// The first list that says anything.
@@ -226,7 +220,7 @@ impl Hub {
     /// What is missing or makes no sense.
     pub fn new(flags: &RoleFlags, file: File) -> Result<Self, ConfigError> {
         let file = file.hub;
-        let state = state(flags, file.state, Role::Hub);
+        let state = state(flags, file.state, "hub");
         let mut public_hosts = list(&flags.public_hosts, file.public_hosts);
         if public_hosts.is_empty() {
             public_hosts.push(PUBLIC_HOST.to_owned());
@@ -250,7 +244,7 @@ impl Gateway {
     /// What is missing or makes no sense.
     pub fn new(flags: &RoleFlags, file: File) -> Result<Self, ConfigError> {
         let file = file.gateway;
-        let state = state(flags, file.state, Role::Gateway);
+        let state = state(flags, file.state, "gateway");
         let files = flags.tls_cert.clone().zip(flags.tls_key.clone()).or(file.tls_cert.zip(file.tls_key));
         let tls = match files {
             Some((cert, key)) => Tls::Files { cert, key },
@@ -298,7 +292,7 @@ impl Worker {
             gateways,
             operators,
             ca: flags.ca.clone().or(file.ca),
-            state: state(flags, file.state, Role::Worker),
+            state: state(flags, file.state, "worker"),
             memory_bytes: memory.map_or(Ok(WORKER_MEMORY), |text| parse_bytes("--memory", &text))?,
             model: flags.model.clone().or(file.model),
             device: flags.device.or(file.device).unwrap_or(Device::Auto),

@@ -1,10 +1,12 @@
 //! How flags, file and defaults come together.
 
 use super::*;
-use clap::Parser;
 
+/// Flags as typed; the environment of whoever runs the tests does not count.
 fn flags(args: &[&str]) -> RoleFlags {
-    crate::cli::Cli::try_parse_from([&["kvasir"], args].concat()).unwrap().flags
+    let cli = <crate::cli::Cli as clap::CommandFactory>::command().mut_args(|a| a.env(None::<&str>));
+    let matches = cli.try_get_matches_from([&["kvasir"], args].concat()).unwrap();
+    <RoleFlags as clap::FromArgMatches>::from_arg_matches(&matches).unwrap()
 }
 
 fn file(text: &str) -> Result<File, ConfigError> {
@@ -24,6 +26,20 @@ fn a_flag_beats_the_file_and_the_file_beats_the_default() {
     assert_eq!(hub.backbone.port(), 2);
     assert_eq!(hub.public_hosts, [PUBLIC_HOST]);
     assert_eq!(hub.ledger, "sqlite:kvasir-state/hub/ledger.db");
+}
+
+#[test]
+fn every_table_reads_as_the_readme_writes_it() {
+    let readme = include_str!("../../../README.md");
+    let (_, rest) = readme.split_once("```toml\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    let text = text.replace("OPERATOR_KEY", OPERATOR);
+    let none = flags(&[]);
+    let model = Backbone::new(&none, file(&text).unwrap()).unwrap().model;
+    assert_eq!(model, Some(PathBuf::from("model.gguf")));
+    assert_eq!(Hub::new(&none, file(&text).unwrap()).unwrap().public_hosts, ["gateway.example"]);
+    assert!(matches!(Gateway::new(&none, file(&text).unwrap()).unwrap().tls, Tls::Files { .. }));
+    assert_eq!(Worker::new(&none, file(&text).unwrap()).unwrap().memory_bytes, 4 << 30);
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Decode {
 
     /// How much longer the slowest one-token step took than the median one.
     #[must_use]
-    pub fn slowest_step_ms(&self) -> f64 {
+    pub fn added_latency_ms(&self) -> f64 {
         let mut steps: Vec<Duration> = self.steps.iter().skip(1).copied().collect();
         steps.sort_unstable();
         let (Some(slowest), Some(median)) = (steps.last(), steps.get(steps.len() / 2)) else { return 0.0 };

@@ -1,4 +1,4 @@
-//! A TCP forwarder that delays every byte by half a round trip, for `kvasir demo --rtt`.
+//! A TCP forwarder that delays every byte by half a round trip, and can be cut: for `kvasir demo --rtt` and `--chaos`.
 //!
 //! Bytes keep their order and overlap in flight as on a real line; what is not imitated is TCP's own behaviour
 //! over distance (slow start, loss), for which a real link or a TUN device is needed.
@@ -10,23 +10,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
-
-use crate::shutdown::Shutdown;
 
 /// Chunks on the line per direction; with 16 KiB each this is 4 MiB, far above bandwidth × delay of the demo.
 const CHUNKS_IN_FLIGHT: usize = 256;
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Forwards connections on `listener` to `target`, adding `one_way` in each direction, until `shutdown`.
-pub async fn serve(listener: TcpListener, target: SocketAddr, one_way: Duration, shutdown: Shutdown) {
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = shutdown.wait() => return,
-        };
-        let Ok((near, _)) = accepted else { continue };
-        tokio::spawn(async move {
+/// Forwards connections on `listener` to `target`, adding `one_way` in each direction. Dropping the future cuts them.
+pub async fn serve(listener: TcpListener, target: SocketAddr, one_way: Duration) {
+    let mut connections = JoinSet::new();
+    while let Ok((near, _)) = listener.accept().await {
+        connections.spawn(async move {
             let Ok(far) = TcpStream::connect(target).await else { return };
             if near.set_nodelay(true).and(far.set_nodelay(true)).is_err() {
                 return;

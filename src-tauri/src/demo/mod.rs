@@ -60,6 +60,8 @@ pub enum DemoError {
     Io(#[from] std::io::Error),
     #[error("no randomness from the operating system: {0}")]
     Random(getrandom::Error),
+    #[error("expected at least one worker, got none")]
+    NoWorkers,
     #[error("the model has no tokenizer: expected tokenizer data in the file or a tokenizer.json beside it")]
     NoTokenizer,
     #[error(transparent)]
@@ -104,6 +106,7 @@ pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Resul
         workers: options.workers,
         remote_layers: options.remote_layers.clone(),
         one_way: options.one_way,
+        cuttable: options.chaos,
     })
     .await?;
     network.dispatch.wait_ready(worker_count, READY).await?;
@@ -137,9 +140,10 @@ pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Resul
         })
         .collect();
     network.stop().await?;
+    let first = workers.first().ok_or(DemoError::NoWorkers)?;
 
     let work_bytes = statements.iter().map(|s| s.work_bytes).sum();
-    let credited: u64 = statements.iter().map(|s| s.pending_nano_kvr.0 + s.settled_nano_kvr.0).sum();
+    let credited_nano: u64 = statements.iter().map(|s| s.pending_nano_kvr.0 + s.settled_nano_kvr.0).sum();
     let identical = local.tokens.iter().zip(&remote.tokens).take_while(|(a, b)| a == b).count();
     Ok(Report {
         model: model.name.clone(),
@@ -155,15 +159,15 @@ pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Resul
         work_bytes_used: used.work_bytes,
         raw_bytes: used.raw_bytes,
         units: units(work_bytes),
-        credited_nano_kvr: credited,
-        pending_kvr: NanoKvr(credited).to_string(),
+        credited_nano_kvr: credited_nano,
+        pending_kvr: NanoKvr(credited_nano).to_string(),
         rate: Rate::default().0,
-        wallet: workers[0].wallet,
+        wallet: first.wallet,
         workers,
         chaos: options.chaos.then(|| Chaos {
             kills,
             recomputed: used.recomputed,
-            added_latency_ms: remote.slowest_step_ms(),
+            added_latency_ms: remote.added_latency_ms(),
         }),
         local: LocalRun { text: tokenizer.decode(&local.tokens)?, tok_per_s: local.tok_per_s(), tokens: local.tokens },
         remote: RemoteRun {
@@ -186,8 +190,8 @@ async fn credited(network: &Network, work_bytes: u64) -> Result<Vec<crate::ledge
         for wallet in network.wallets() {
             statements.push(network.statement(wallet).await?);
         }
-        let credited: u64 = statements.iter().map(|s| s.work_bytes).sum();
-        if credited >= work_bytes || start.elapsed() > CREDIT {
+        let credited_bytes: u64 = statements.iter().map(|s| s.work_bytes).sum();
+        if credited_bytes >= work_bytes || start.elapsed() > CREDIT {
             return Ok(statements);
         }
         tokio::time::sleep(CREDIT_LOOK).await;

@@ -49,6 +49,8 @@ pub struct NetworkOptions {
     pub remote_layers: Vec<u16>,
     /// Delay between the workers and the gateway, each way.
     pub one_way: Duration,
+    /// Whether [`Network::kill`] is going to be used: each worker's link then passes a forwarder that can be cut.
+    pub cuttable: bool,
 }
 
 /// A running network.
@@ -70,6 +72,8 @@ struct Worker {
     status: watch::Receiver<WorkerStatus>,
     stop: ShutdownTrigger,
     task: JoinHandle<Result<(), worker::WorkerError>>,
+    /// What stands between it and the gateway, if anything.
+    line: Option<JoinHandle<()>>,
 }
 
 async fn listen() -> Result<(TcpListener, std::net::SocketAddr), DemoError> {
@@ -147,23 +151,16 @@ impl Network {
             })
         }));
 
-        let mut public = gateway.port();
-        if !options.one_way.is_zero() {
-            let (near, address) = listen().await?;
-            let one_way = options.one_way;
-            start(Box::new(move |shutdown| {
-                Box::pin(async move {
-                    delay::serve(near, gateway, one_way, shutdown).await;
-                    Ok(())
-                })
-            }));
-            public = address.port();
-        }
-
         let mut workers = Vec::new();
         for (index, compute) in options.workers.into_iter().enumerate() {
             let home = state.path().join(format!("worker-{index}"));
-            workers.push(Worker::start(public, operator.public(), ca.clone(), home, compute)?);
+            let (port, line) = if options.cuttable || !options.one_way.is_zero() {
+                let (near, address) = listen().await?;
+                (address.port(), Some(tokio::spawn(delay::serve(near, gateway, options.one_way))))
+            } else {
+                (gateway.port(), None)
+            };
+            workers.push(Worker { line, ..Worker::start(port, operator.public(), ca.clone(), home, compute)? });
         }
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(rustls::ClientConfig::clone(&*tls::client_config_from_pem(
@@ -193,8 +190,12 @@ impl Network {
         (&self.meters, &self.accounts)
     }
 
-    /// Ends worker `index` at once, without a word to anybody.
+    /// Ends worker `index` at once, as a crash does: its line breaks without a word of the protocol. Needs
+    /// [`NetworkOptions::cuttable`].
     pub fn kill(&mut self, index: usize) {
+        if let Some(line) = &self.workers[index].line {
+            line.abort();
+        }
         self.workers[index].task.abort();
     }
 
@@ -218,6 +219,9 @@ impl Network {
         for worker in self.workers {
             // A killed worker ends as cancelled, which is what was asked for.
             let _ = tokio::time::timeout(STOP, worker.task).await;
+            if let Some(line) = worker.line {
+                line.abort();
+            }
         }
         let mut result = Ok(());
         for (trigger, task) in self.roles.into_iter().rev() {
@@ -257,6 +261,6 @@ impl Worker {
         let (sender, status) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
         let task = tokio::spawn(worker::run(config, Arc::new(wallet), compute, sender, shutdown));
-        Ok(Self { address, status, stop, task })
+        Ok(Self { address, status, stop, task, line: None })
     }
 }

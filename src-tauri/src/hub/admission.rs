@@ -3,7 +3,7 @@
 //! Before the wallet has proved itself the answers are few: `version`, `draining`, `busy`, else `unauthorised` with one
 //! log line and a delay per address. Only a proven wallet learns more (`quarantined`, `limit`).
 //! **Promise:** a permit is taken before any work is done for a connection; an address is delayed, never banned,
-//! because several people may share it.
+//! because several people may share it; no address holds more than its share of the handshakes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,27 +74,67 @@ impl Refusal {
     }
 }
 
+/// Connections of each address that have proved nothing yet; an address without any has no entry.
+type Unproven = Arc<Mutex<HashMap<PeerHash, usize>>>;
+
+/// An unproven connection's share of its address, given back when dropped.
+#[derive(Debug)]
+pub struct Share {
+    peer: PeerHash,
+    unproven: Unproven,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut unproven = self.unproven.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(held) = unproven.get_mut(&self.peer) else { return };
+        *held = held.saturating_sub(1);
+        if *held == 0 {
+            unproven.remove(&self.peer);
+        }
+    }
+}
+
 /// Room for sessions and for handshakes, and the delays of those who failed.
 pub struct Admission {
     sessions: Arc<Semaphore>,
     handshakes: Arc<Semaphore>,
+    unproven: Unproven,
     failures: Mutex<HashMap<PeerHash, u32>>,
     peer_key: [u8; 32],
     sessions_max: usize,
+    per_peer_max: usize,
 }
 
 impl Admission {
-    /// Room for `sessions_max` sessions, of which `handshakes_max` may be unproven at a time. `peer_key` hides
-    /// addresses.
+    /// Room for `sessions_max` sessions, of which `handshakes_max` may be unproven at a time, `per_peer_max` of them
+    /// from one address. `peer_key` hides addresses.
     #[must_use]
-    pub fn new(sessions_max: usize, handshakes_max: usize, peer_key: [u8; 32]) -> Self {
+    pub fn new(sessions_max: usize, handshakes_max: usize, per_peer_max: usize, peer_key: [u8; 32]) -> Self {
         Self {
             sessions: Arc::new(Semaphore::new(sessions_max)),
             handshakes: Arc::new(Semaphore::new(handshakes_max)),
+            unproven: Arc::default(),
             failures: Mutex::default(),
             peer_key,
             sessions_max,
+            per_peer_max,
         }
+    }
+
+    /// A share of the address for a connection that has proved nothing; held until its wallet is proven or its
+    /// refusal is sent, so that a delay of failures cannot be had in parallel either.
+    ///
+    /// # Errors
+    /// [`Refusal::Busy`] when the address has its share.
+    pub fn approach(&self, peer: PeerHash) -> Result<Share, Refusal> {
+        let mut unproven = self.unproven.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = unproven.get(&peer).copied().unwrap_or(0);
+        if held >= self.per_peer_max {
+            return Err(Refusal::Busy);
+        }
+        unproven.insert(peer, held + 1);
+        Ok(Share { peer, unproven: Arc::clone(&self.unproven) })
     }
 
     /// A place for a session and one for its handshake, the latter to be given back once the wallet is proven.
@@ -150,7 +190,7 @@ mod tests {
 
     #[test]
     fn failures_of_an_address_double_its_delay_up_to_a_bound() {
-        let admission = Admission::new(1, 1, [7; 32]);
+        let admission = Admission::new(1, 1, 1, [7; 32]);
         let peer = admission.peer_hash("192.0.2.1".parse().unwrap());
         let delays: Vec<_> = (0..7).map(|_| admission.failed(peer).as_millis()).collect();
         assert_eq!(delays, [250, 500, 1000, 2000, 4000, 4000, 4000]);
@@ -162,23 +202,38 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_counts_as_one_address_and_names_are_keyed() {
-        let admission = Admission::new(1, 1, [7; 32]);
+        let admission = Admission::new(1, 1, 1, [7; 32]);
         let hash = |text: &str| admission.peer_hash(text.parse().unwrap());
         assert_eq!(hash("2001:db8::1"), hash("2001:db8::ffff:2"));
         assert_ne!(hash("2001:db8::1"), hash("2001:db8:0:1::1"));
         assert_eq!(hash("::ffff:192.0.2.1"), hash("192.0.2.1"));
-        let elsewhere = Admission::new(1, 1, [8; 32]);
+        let elsewhere = Admission::new(1, 1, 1, [8; 32]);
         assert_ne!(hash("192.0.2.1"), elsewhere.peer_hash("192.0.2.1".parse().unwrap()));
     }
 
     #[test]
     fn room_is_taken_before_the_work_and_given_back_with_the_permit() {
-        let admission = Admission::new(2, 1, [0; 32]);
+        let admission = Admission::new(2, 1, 1, [0; 32]);
         let (_session, handshake) = admission.enter().unwrap();
         assert_eq!(admission.enter().err(), Some(Refusal::Busy), "one handshake at a time");
         drop(handshake);
         let (_second, handshake) = admission.enter().unwrap();
         drop(handshake);
         assert_eq!(admission.enter().err(), Some(Refusal::Busy), "two sessions");
+    }
+
+    #[test]
+    fn an_address_has_its_share_of_the_unproven_and_leaves_nothing_behind() {
+        let admission = Admission::new(9, 9, 2, [0; 32]);
+        let peer = |text: &str| admission.peer_hash(text.parse().unwrap());
+        let greedy = peer("192.0.2.1");
+        let one = admission.approach(greedy).unwrap();
+        let two = admission.approach(greedy).unwrap();
+        assert_eq!(admission.approach(greedy).err(), Some(Refusal::Busy));
+        let other = admission.approach(peer("192.0.2.2")).unwrap();
+        drop(one);
+        drop(admission.approach(greedy).unwrap());
+        drop((two, other));
+        assert!(admission.unproven.lock().unwrap().is_empty());
     }
 }

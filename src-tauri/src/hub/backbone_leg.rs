@@ -137,6 +137,12 @@ fn judge(live: &Live, verdict: &Verdict) {
             tracing::error!(session = %live.short(), request, part, accepted, assignments, "verdict over what was served");
             assignments
         }
+        // What the backbone sends after the worker has left goes nowhere and is not in the table; its verdict is due
+        // all the same.
+        Judgement::NotOpen if live.is_worker_gone() => {
+            tracing::debug!(session = %live.short(), request, part, accepted, "verdict on a part that never left");
+            0
+        }
         Judgement::NotOpen => {
             tracing::error!(session = %live.short(), request, part, accepted, "verdict on a part that is not open");
             0

@@ -16,6 +16,8 @@ pub struct HubLimits {
     pub sessions: usize,
     /// Connections whose wallet is not proven yet; each holds one backbone connection.
     pub handshakes: usize,
+    /// Such connections of one address (IPv6: of a /64). Above one, because a home or an office shares an address.
+    pub handshakes_per_peer: usize,
     /// Sessions of one wallet.
     pub sessions_per_wallet: usize,
     /// (request, part) pairs of a session that are not both answered and judged.
@@ -31,6 +33,7 @@ impl Default for HubLimits {
         Self {
             sessions: 4096,
             handshakes: 256,
+            handshakes_per_peer: 16,
             sessions_per_wallet: 16,
             open_parts: 1024,
             open_expert_gets: 16,

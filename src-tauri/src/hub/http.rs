@@ -16,9 +16,15 @@ pub struct Answer {
     body: Vec<u8>,
 }
 
+/// `{"error": {"code", "message"}}`, as the gateways answer too.
 #[derive(Serialize)]
 struct Refused<'a> {
-    error: &'a str,
+    error: Reason<'a>,
+}
+
+#[derive(Serialize)]
+struct Reason<'a> {
+    code: &'a str,
     message: String,
 }
 
@@ -48,7 +54,7 @@ impl Answer {
     /// A refusal with a stable code.
     #[must_use]
     pub fn refused(status: u16, code: &str, message: impl ToString) -> Self {
-        Self::json(status, &Refused { error: code, message: message.to_string() })
+        Self::json(status, &Refused { error: Reason { code, message: message.to_string() } })
     }
 
     /// Sends the answer and says that nothing follows.

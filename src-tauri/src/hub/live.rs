@@ -29,7 +29,7 @@ pub struct WorkerQueues {
 pub struct Live {
     /// Its id.
     pub id: SessionId,
-    settled: Notify,
+    changed: Notify,
     credited: Notify,
     outstanding: Mutex<Outstanding>,
     tally: Arc<Mutex<Tally>>,
@@ -68,7 +68,7 @@ impl Live {
         let (backbone, backbone_rx) = mpsc::channel(bounds.queue_frames);
         let live = Self {
             id,
-            settled: Notify::new(),
+            changed: Notify::new(),
             credited: Notify::new(),
             outstanding: Mutex::new(outstanding),
             tally,
@@ -109,25 +109,35 @@ impl Live {
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the table and tells who waits for it to be empty.
+    /// Changes the table and tells who waits for a change.
     pub fn with_outstanding<T>(&self, change: impl FnOnce(&mut Outstanding) -> T) -> T {
-        let mut table = self.outstanding.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = change(&mut table);
-        if table.is_empty() {
-            self.settled.notify_waiters();
-        }
+        let result = change(&mut self.table());
+        self.changed.notify_waiters();
         result
     }
 
     /// Waits until nothing is outstanding.
     pub async fn until_settled(&self) {
+        self.until(Outstanding::is_empty).await;
+    }
+
+    /// Waits until no answer of the worker lacks its verdict.
+    pub async fn until_judged(&self) {
+        self.until(Outstanding::is_judged).await;
+    }
+
+    async fn until(&self, wanted: impl Fn(&Outstanding) -> bool) {
         loop {
-            let told = self.settled.notified();
-            if self.with_outstanding(|table| table.is_empty()) {
+            let told = self.changed.notified();
+            if wanted(&self.table()) {
                 return;
             }
             told.await;
         }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Outstanding> {
+        self.outstanding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The worker asks for expert bytes.

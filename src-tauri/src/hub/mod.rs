@@ -46,7 +46,7 @@ use crate::net::ws::{WsConfig, WsStream};
 use crate::shutdown::Shutdown;
 use crate::wire::control::{GoAway, Quarantine};
 use crate::wire::handshake::HubIdentity;
-use admission::Admission;
+use admission::{Admission, Refusal};
 use http::Answer;
 use meters::Meters;
 use quarantine::QuarantineList;
@@ -54,8 +54,11 @@ use registry::Registry;
 
 /// The path that becomes a session.
 const WORKER_PATH: &str = "/v1/worker";
-/// Connections beside the sessions: polls, probes, refusals.
-const SPARE_CONNECTIONS: usize = 64;
+/// Workers' connections beside the sessions: refusals under way.
+const REFUSALS: usize = 64;
+/// Connections that are no worker's: polls, probes, heads that are still being read. Workers never take their room, so
+/// that the gateways' polls for credit always come through.
+const OTHER_CONNECTIONS: usize = 64;
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the answer of a backbone probe is good for.
@@ -104,6 +107,8 @@ struct Hub {
     identity: HubIdentity,
     epoch: u64,
     admission: Admission,
+    /// Room for workers' connections, before and after their handshake.
+    workers: Semaphore,
     registry: Arc<Registry>,
     meters: Meters,
     quarantined: QuarantineList,
@@ -129,9 +134,11 @@ pub async fn serve(
     let epoch = ledger.next_epoch(hub_key).await?;
     let mut peer_key = [0; 32];
     getrandom::fill(&mut peer_key).map_err(HubError::Random)?;
+    let limits = config.limits;
     let hub = Arc::new(Hub {
-        admission: Admission::new(config.limits.sessions, config.limits.handshakes, peer_key),
-        registry: Arc::new(Registry::new(config.limits.sessions_per_wallet)),
+        admission: Admission::new(limits.sessions, limits.handshakes, limits.handshakes_per_peer, peer_key),
+        workers: Semaphore::new(limits.sessions + REFUSALS),
+        registry: Arc::new(Registry::new(limits.sessions_per_wallet)),
         meters: Meters::new(ledger, hub_key, epoch),
         outcomes: Outcomes::default(),
         probe: tokio::sync::Mutex::default(),
@@ -149,7 +156,7 @@ pub async fn serve(
 }
 
 async fn accept_until_drained(hub: &Arc<Hub>, listener: &TcpListener) -> Result<(), HubError> {
-    let room = Arc::new(Semaphore::new(hub.config.limits.sessions + SPARE_CONNECTIONS));
+    let room = Arc::new(Semaphore::new(hub.config.limits.sessions + REFUSALS + OTHER_CONNECTIONS));
     let mut connections = JoinSet::new();
     let mut fenced = pin!(flush_regularly(hub));
     let mut drained = pin!(drained(hub));
@@ -228,10 +235,16 @@ async fn connection(hub: &Arc<Hub>, stream: TcpStream, from: SocketAddr) {
     };
     let answer = match read_head(&mut io, deadline).await {
         Ok(request) if request.head.path == WORKER_PATH => match Upgrade::check(&request, WORKER_PATH) {
-            Ok(upgrade) => {
-                let peer = request.head.headers.only(PEER_HEADER).and_then(|text| text.parse().ok());
-                return upgraded(hub, io, &upgrade.key, peer.unwrap_or(from.ip()), deadline).await;
-            }
+            Ok(upgrade) => match hub.workers.try_acquire() {
+                Ok(_room) => {
+                    let peer = request.head.headers.only(PEER_HEADER).and_then(|text| text.parse().ok());
+                    return upgraded(hub, io, &upgrade.key, peer.unwrap_or(from.ip()), deadline).await;
+                }
+                Err(_) => {
+                    hub.outcomes.count("refused", Refusal::Busy.code());
+                    Answer::refused(503, Refusal::Busy.code(), "the hub is full")
+                }
+            },
             Err(error) => Answer::refused(error.status(), error.code(), error),
         },
         Ok(request) => http::answer(hub, &request).await,

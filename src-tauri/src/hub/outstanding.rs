@@ -97,6 +97,12 @@ impl Outstanding {
         self.parts.is_empty()
     }
 
+    /// Whether every answer that came has its verdict; what was never answered earns nothing and is owed none.
+    #[must_use]
+    pub fn is_judged(&self) -> bool {
+        self.parts.values().all(|part| part.judged || part.answer != Answer::Given)
+    }
+
     /// A `Dispatch` goes to the worker.
     ///
     /// # Errors

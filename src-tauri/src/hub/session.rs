@@ -47,9 +47,16 @@ enum NotAdmitted {
 /// Serves an upgraded connection until it is over.
 pub async fn run(hub: &Arc<Hub>, mut ws: WsStream, peer: PeerHash, deadline: Instant) {
     let late = || refused(Refusal::Unauthorised, "no answer in time");
-    let admitted = timeout_at(deadline, admit(hub, &mut ws, peer)).await.unwrap_or_else(|_| Err(late()));
+    let share = hub.admission.approach(peer);
+    let admitted = match &share {
+        Ok(_) => timeout_at(deadline, admit(hub, &mut ws, peer)).await.unwrap_or_else(|_| Err(late())),
+        Err(refusal) => Err(refused(*refusal, "the address has enough unproven connections")),
+    };
     match admitted {
-        Ok(admitted) => serve(hub, ws, admitted, peer).await,
+        Ok(admitted) => {
+            drop(share);
+            serve(hub, ws, admitted, peer).await;
+        }
         Err(NotAdmitted::Gone(error)) => tracing::debug!(peer = %short(&peer), %error, "connection ended early"),
         Err(NotAdmitted::Refused { refusal, why }) => {
             tracing::info!(peer = %short(&peer), code = refusal.code(), why, "worker refused");
@@ -150,15 +157,30 @@ async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash)
     hub.outcomes.count("ended", ending.code());
     log_end(&live, &ending);
 
-    let farewell = say_goodbye(hub, &live, sender, &ending);
-    let settlement = async {
+    let mut settlement = pin!(async {
         let closed = SessionClosed { reason: ending.code().into() };
         let rest = async { tokio::join!(queue(&live, &closed), to_backbone, from_backbone) };
         if !backbone_over && timeout(timing.afterwards, rest).await.is_err() {
             tracing::debug!(session = %live.short(), "the backbone did not close in time");
         }
+    });
+    // The last receipt waits for the last verdicts, but no longer than there is anybody to give them.
+    let judged = async {
+        if gets_receipt(&ending) {
+            live.until_judged().await;
+        }
     };
-    tokio::join!(farewell, settlement);
+    let is_settled = tokio::select! {
+        biased;
+        () = &mut settlement => true,
+        () = judged => false,
+    };
+    let farewell = say_goodbye(hub, &live, sender, &ending);
+    if is_settled {
+        farewell.await;
+    } else {
+        tokio::join!(farewell, settlement);
+    }
     hub.meters.close(&session_id);
     if let Err(error) = hub.meters.flush().await {
         tracing::error!(session = %live.short(), %error, "the session's last meter waits for the next flush");
@@ -236,6 +258,11 @@ async fn leave(hub: &Hub, live: &Live) -> Result<(), Ending> {
     Ok(())
 }
 
+/// Whether what the session earned is put in writing once more.
+fn gets_receipt(ending: &Ending) -> bool {
+    ending.fault() != Fault::Worker && ending.leaves_worker_listening()
+}
+
 /// The last receipt and the close, for a worker that still listens.
 async fn say_goodbye(hub: &Hub, live: &Live, mut sender: SealedSender, ending: &Ending) {
     if !ending.leaves_worker_listening() {
@@ -247,7 +274,7 @@ async fn say_goodbye(hub: &Hub, live: &Live, mut sender: SealedSender, ending: &
         let _ = sender.send(&frame).await;
     }
     let totals = live.tally().totals();
-    if ending.fault() != Fault::Worker && totals.assignments > 0 && hub.meters.flush().await.is_ok() {
+    if gets_receipt(ending) && totals.assignments > 0 && hub.meters.flush().await.is_ok() {
         let receipt = live.receipts().write(totals, true, hub.config.clock.mono());
         if let Ok(frame) = receipt.frame() {
             let _ = sender.send(&frame).await;

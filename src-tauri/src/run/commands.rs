@@ -9,7 +9,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::{AnyError, all_threads, kernel, load_model, runtime, say};
+use super::{AnyError, all_threads, kernel, load_model, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
 use crate::bench;
 use crate::cli::{BenchCommand, DemoArgs, GenerateArgs, LayerSelection, LedgerCommand, ModelCommand, WalletCommand};
@@ -60,13 +60,18 @@ pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
     let prompt = match (&args.ids, &args.prompt, &model.tokenizer) {
         (Some(ids), ..) => ids.clone(),
         (None, Some(text), Some(tokenizer)) => tokenizer.encode(text)?,
-        _ => return Err("the model has no tokenizer: expected --ids, got --prompt".into()),
+        _ => return Err(usage("the model has no tokenizer: expected --ids, got --prompt".to_owned())),
     };
     let runtime = runtime()?;
     if let Some(path) = &args.logits {
         let record = runtime.block_on(backbone.record_logits(&prompt, args.tokens as usize))?;
         std::fs::write(path, record.to_safetensors()?)?;
-        say(format_args!("{}", path.display()))?;
+        let path = path.display().to_string();
+        if args.json {
+            say(json!({"logits": path, "input_ids": prompt, "greedy_ids": record.greedy_ids}))?;
+        } else {
+            say(path)?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let options = GenerateOptions {
@@ -103,10 +108,10 @@ fn sampling(args: &GenerateArgs) -> Result<Sampling, AnyError> {
     let compared = args.json || args.ids.is_some();
     let temperature = args.temperature.unwrap_or(if compared { 0.0 } else { PEOPLE_TEMPERATURE });
     if !(0.0..=2.0).contains(&temperature) {
-        return Err(format!("--temperature: expected 0 to 2, got {temperature}").into());
+        return Err(usage(format!("--temperature: expected 0 to 2, got {temperature}")));
     }
     if !(args.top_p > 0.0 && args.top_p <= 1.0) {
-        return Err(format!("--top-p: expected more than 0 and at most 1, got {}", args.top_p).into());
+        return Err(usage(format!("--top-p: expected more than 0 and at most 1, got {}", args.top_p)));
     }
     let seed = args.seed.map_or_else(getrandom::u64, Ok)?;
     Ok(Sampling { temperature, top_p: args.top_p, top_k: args.top_k as usize, seed })
@@ -184,13 +189,13 @@ pub fn ledger(command: LedgerCommand) -> Result<ExitCode, AnyError> {
 /// The chosen layers of `model`.
 pub(super) fn layers(selection: &LayerSelection, model: &Model) -> Result<Vec<u16>, AnyError> {
     let count = model.hyper.layers;
-    selection.resolve(count).map_err(|got| format!("--remote-layers: expected layers below {count}, got {got}").into())
+    selection.resolve(count).map_err(|got| usage(format!("--remote-layers: expected layers below {count}, got {got}")))
 }
 
 /// Half of `--rtt`.
 fn one_way(rtt_ms: f64) -> Result<Duration, AnyError> {
     if !(0.0..=10_000.0).contains(&rtt_ms) {
-        return Err(format!("--rtt: expected 0 to 10000 ms, got {rtt_ms}").into());
+        return Err(usage(format!("--rtt: expected 0 to 10000 ms, got {rtt_ms}")));
     }
     Ok(Duration::from_secs_f64(rtt_ms / 2e3))
 }

@@ -12,14 +12,34 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::cli::{Cli, Command, Device};
+use crate::config::ConfigError;
 use crate::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use crate::model::{self, Model};
 
 /// Any error, on its way to the person who typed the command.
 pub type AnyError = Box<dyn Error + Send + Sync>;
 
-/// A mistake in what was typed that only became clear later.
+/// Exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
+
+/// A mistake in what was typed that only became clear later.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct UsageError(String);
+
+fn usage(message: String) -> AnyError {
+    UsageError(message).into()
+}
+
+/// The exit code that an error stands for.
+#[must_use]
+pub fn exit_code(error: &AnyError) -> ExitCode {
+    let typed_wrong = match error.downcast_ref::<ConfigError>() {
+        Some(config) => matches!(config, ConfigError::Missing { .. } | ConfigError::Value { .. }),
+        None => error.is::<UsageError>(),
+    };
+    if typed_wrong { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+}
 
 /// Does what the command line says.
 ///
@@ -27,7 +47,7 @@ const USAGE: u8 = 2;
 /// Whatever went wrong, for stderr.
 pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
     match (cli.headless, cli.command) {
-        (Some(role), _) => runtime()?.block_on(roles::run(role, &cli.flags)).map(|()| ExitCode::SUCCESS),
+        (Some(role), _) => roles::run(role, &cli.flags).map(|()| ExitCode::SUCCESS),
         (None, Some(Command::Demo(args))) => commands::demo(args),
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => commands::bench(command),

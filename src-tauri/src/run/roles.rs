@@ -28,27 +28,48 @@ const ALLOW_PUBLIC: &str = "--allow-public";
 /// A hub certificate outlives every run of its hub: it is issued anew at each start, by the operator key beside it, so
 /// an early end would only stop a hub that runs for long.
 const HUB_CERTIFICATE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// How long threads may finish what they do after their role has ended, such as the last write of a file.
+const LAST_WORK: Duration = Duration::from_secs(1);
 
-/// Runs `role` until SIGTERM.
+/// Runs `role` until SIGTERM, then lets it drain; a second SIGTERM ends it as it is.
 ///
 /// # Errors
 /// What keeps the role from starting, or from ending well.
-pub async fn run(role: Role, flags: &RoleFlags) -> Result<(), AnyError> {
+pub fn run(role: Role, flags: &RoleFlags) -> Result<(), AnyError> {
+    let runtime = super::runtime()?;
+    let ended = runtime.block_on(serve(role, flags));
+    // What still computes on a thread of its own has nobody left to compute for.
+    runtime.shutdown_timeout(LAST_WORK);
+    ended
+}
+
+async fn serve(role: Role, flags: &RoleFlags) -> Result<(), AnyError> {
     let file = File::read(flags.config.as_deref())?;
     let (trigger, shutdown) = shutdown::channel();
-    tokio::spawn(async move {
-        // Without signals the process can still be killed; the roles are built for that too.
-        if let Err(error) = shutdown::termination().await {
-            tracing::warn!(%error, "cannot listen for SIGTERM");
-            std::future::pending::<()>().await;
-        }
+    let told_twice = tokio::spawn(async move {
+        terminated().await;
         trigger.fire();
+        terminated().await;
     });
-    match role {
-        Role::Backbone => backbone(config::Backbone::new(flags, file)?, shutdown).await,
-        Role::Hub => hub(config::Hub::new(flags, file)?, shutdown).await,
-        Role::Gateway => gateway(config::Gateway::new(flags, file)?, shutdown).await,
-        Role::Worker => worker(config::Worker::new(flags, file)?, shutdown).await,
+    // A task of its own, so that a role that computes does not keep the signals waiting.
+    let mut serving = match role {
+        Role::Backbone => tokio::spawn(backbone(config::Backbone::new(flags, file)?, shutdown)),
+        Role::Hub => tokio::spawn(hub(config::Hub::new(flags, file)?, shutdown)),
+        Role::Gateway => tokio::spawn(gateway(config::Gateway::new(flags, file)?, shutdown)),
+        Role::Worker => tokio::spawn(worker(config::Worker::new(flags, file)?, shutdown)),
+    };
+    tokio::select! {
+        served = &mut serving => served?,
+        _ = told_twice => Err("told to stop twice: ended before the drain was over".into()),
+    }
+}
+
+/// Completes on the next SIGTERM or SIGINT.
+async fn terminated() {
+    // Without signals the process can still be killed; the roles are built for that too.
+    if let Err(error) = shutdown::termination().await {
+        tracing::warn!(%error, "cannot listen for SIGTERM");
+        std::future::pending::<()>().await;
     }
 }
 

@@ -1,4 +1,6 @@
 //! One client's generation: waits for its turn, runs on its own thread, hands out pieces as they come.
+//!
+//! A client that goes away and a server that stops end it after the pass under way, prefill included.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::request::{ApiError, CompletionRequest};
 use super::{Api, GENERATIONS, WAITING};
-use crate::backbone::{Finish, GenerateOptions, Sampling};
+use crate::backbone::{Finish, GenerateOptions};
 
 /// A finished generation.
 pub struct Outcome {
@@ -36,21 +38,40 @@ pub struct Job {
     place: OwnedSemaphorePermit,
 }
 
-fn finish_reason(finish: Finish) -> &'static str {
+/// How the API calls an end of the text; `None` for one that is no end of it.
+fn finish_reason(finish: Finish) -> Option<&'static str> {
     match finish {
-        Finish::Stop => "stop",
-        Finish::Length | Finish::Context => "length",
-        Finish::Cancelled => "cancelled",
+        Finish::Stop => Some("stop"),
+        Finish::Length | Finish::Context => Some("length"),
+        Finish::Cancelled => None,
     }
+}
+
+fn cancelled() -> ApiError {
+    let message = "the server stops before the text is complete: try again";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "cancelled", message)
+}
+
+fn internal(error: impl std::fmt::Display) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "generation", error.to_string())
+}
+
+/// A client's place among those who may be served or wait, or why there is none.
+pub fn take_place(api: &Api) -> Result<OwnedSemaphorePermit, ApiError> {
+    Arc::clone(&api.places).try_acquire_owned().map_err(|_| {
+        let message = format!("expected at most {} requests at once: try again later", GENERATIONS + WAITING);
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "busy", message)
+    })
 }
 
 impl Job {
     /// Accepts a request, or says why not.
-    pub fn new(api: &Arc<Api>, request: &CompletionRequest) -> Result<Self, ApiError> {
-        let place = Arc::clone(&api.places).try_acquire_owned().map_err(|_| {
-            let message = format!("expected at most {} requests at once: try again later", GENERATIONS + WAITING);
-            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "busy", message)
-        })?;
+    pub async fn new(api: Arc<Api>, request: CompletionRequest, place: OwnedSemaphorePermit) -> Result<Self, ApiError> {
+        // A long prompt takes a while to be read; the network's threads have other clients.
+        tokio::task::spawn_blocking(move || Self::read(api, &request, place)).await.map_err(internal)?
+    }
+
+    fn read(api: Arc<Api>, request: &CompletionRequest, place: OwnedSemaphorePermit) -> Result<Self, ApiError> {
         let model = api.backbone.model();
         let tokenizer = model
             .tokenizer
@@ -61,15 +82,10 @@ impl Job {
         api.backbone.check_tokens(&api.backbone.sequence(), &prompt).map_err(|e| fail(&e))?;
         let options = GenerateOptions {
             max_tokens: request.tokens(),
-            sampling: Sampling {
-                temperature: request.temperature.unwrap_or(0.7),
-                top_p: request.top_p.unwrap_or(0.9),
-                top_k: request.top_k.unwrap_or(40) as usize,
-                seed: request.seed.unwrap_or_else(random_seed),
-            },
+            sampling: request.sampling(),
             stop_ids: model.hyper.eos_token_ids.clone(),
         };
-        Ok(Self { api: Arc::clone(api), prompt, options, place })
+        Ok(Self { api, prompt, options, place })
     }
 
     /// Starts the generation; the events end with [`Event::End`].
@@ -93,15 +109,20 @@ impl Job {
                     let sent = piece.text.is_empty() || sender.try_send(Event::Text(piece.text.to_owned())).is_ok();
                     if gone || !sent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 });
-                let end = match runtime.block_on(run) {
-                    Ok(done) => Ok(Outcome {
+                let end = runtime.block_on(async {
+                    let done = tokio::select! {
+                        biased;
+                        () = sender.closed() => return Err(cancelled()),
+                        () = api.shutdown.wait() => return Err(cancelled()),
+                        done = run => done.map_err(internal)?,
+                    };
+                    Ok(Outcome {
                         completion_tokens: done.tokens.len(),
                         text: done.text,
-                        finish: finish_reason(done.finish),
+                        finish: finish_reason(done.finish).ok_or_else(cancelled)?,
                         prompt_tokens: prompt.len(),
-                    }),
-                    Err(e) => Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "generation", e.to_string())),
-                };
+                    })
+                });
                 let _ = sender.try_send(Event::End(end));
             });
         });
@@ -146,10 +167,4 @@ impl Job {
         let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
         (head, Body::from_stream(events)).into_response()
     }
-}
-
-/// A seed that no one chose.
-fn random_seed() -> u64 {
-    // Without randomness the same text twice is a better answer than none.
-    getrandom::u64().unwrap_or(0)
 }

@@ -2,25 +2,33 @@
 //!
 //! Before: a client on this machine or network; there are no keys, so the listener is private. After: one generation at
 //! a time on its own thread; a client that goes away ends its generation within a step.
+//! **Promise:** a place is taken before a body is read; every read has a deadline; a stop ends every connection soon.
+//! Why no name but `localhost` is served: a web page could point its own name at this address and read the answers.
 
+mod connections;
 mod generation;
 mod request;
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::uri::Authority;
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::Backbone;
 use crate::shutdown::Shutdown;
-use generation::{Job, Outcome};
+use generation::{Job, Outcome, take_place};
 pub use request::{ApiError, CompletionRequest};
 
 /// Generations at once. Each is single-stream; more would only share the same processors.
@@ -29,6 +37,8 @@ const GENERATIONS: usize = 1;
 const WAITING: usize = 16;
 /// Largest request body: the longest prompt, escaped.
 const BODY_BYTES_MAX: usize = 8 << 20;
+/// How long a client may take to send its body; its place is taken meanwhile.
+const BODY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What the handlers share.
 pub(super) struct Api {
@@ -40,10 +50,10 @@ pub(super) struct Api {
     shutdown: Shutdown,
 }
 
-/// Serves clients on `listener` until `shutdown`; running generations are ended then.
+/// Serves clients on `listener` until `shutdown`; running generations are ended then, and every connection soon after.
 ///
 /// # Errors
-/// When the listener fails.
+/// None; failed accepts are logged and tried again.
 pub async fn serve(listener: TcpListener, backbone: Arc<Backbone>, shutdown: Shutdown) -> std::io::Result<()> {
     let api = Arc::new(Api {
         backbone,
@@ -57,8 +67,31 @@ pub async fn serve(listener: TcpListener, backbone: Arc<Backbone>, shutdown: Shu
         .route("/healthz", get(|| async { "ok" }))
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such path") })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn(refuse_other_hosts))
         .with_state(api);
-    axum::serve(listener, router).with_graceful_shutdown(async move { shutdown.wait().await }).await
+    connections::serve(listener, router, shutdown).await;
+    Ok(())
+}
+
+/// Lets through what was meant for an address or for `localhost`, which no page can take as its own name.
+async fn refuse_other_hosts(request: Request, next: Next) -> Result<Response, ApiError> {
+    let named = request.headers().get_all(header::HOST).iter().map(|value| value.as_bytes());
+    let meant = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let hosts: Vec<&[u8]> = named.chain(meant).collect();
+    if !hosts.is_empty() && hosts.iter().all(|host| is_no_name(host)) {
+        return Ok(next.run(request).await);
+    }
+    let got = hosts.first().map_or_else(|| "none".into(), |host| String::from_utf8_lossy(host).into_owned());
+    let message = format!("expected an IP address or localhost as Host, got {got}: use the server's address");
+    Err(ApiError::new(StatusCode::FORBIDDEN, "host", message))
+}
+
+/// Whether `host[:port]` is an IP address or `localhost`.
+fn is_no_name(host: &[u8]) -> bool {
+    let Ok(authority) = Authority::try_from(host) else { return false };
+    let host = authority.host();
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    bare.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok()
 }
 
 async fn models(State(api): State<Arc<Api>>) -> Response {
@@ -66,10 +99,12 @@ async fn models(State(api): State<Arc<Api>>) -> Response {
     axum::Json(json!({"object": "list", "data": [model]})).into_response()
 }
 
-async fn completions(State(api): State<Arc<Api>>, body: Bytes) -> Result<Response, ApiError> {
-    let request = CompletionRequest::read(&body)?;
-    let job = Job::new(&api, &request)?;
-    if request.stream {
+async fn completions(State(api): State<Arc<Api>>, request: Request) -> Result<Response, ApiError> {
+    let place = take_place(&api)?;
+    let request = CompletionRequest::read(&body(request).await?)?;
+    let stream = request.stream;
+    let job = Job::new(Arc::clone(&api), request, place).await?;
+    if stream {
         return Ok(job.stream());
     }
     let Outcome { text, finish, prompt_tokens, completion_tokens } = job.finish().await?;
@@ -82,4 +117,32 @@ async fn completions(State(api): State<Arc<Api>>, body: Bytes) -> Result<Respons
     let model = &api.backbone.model().name;
     Ok(axum::Json(json!({"object": "text_completion", "model": model, "choices": [choice], "usage": usage}))
         .into_response())
+}
+
+/// The whole body, within its deadline and its limit.
+async fn body(request: Request) -> Result<Bytes, ApiError> {
+    match timeout(BODY_DEADLINE, Bytes::from_request(request, &())).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(rejection)) => Err(ApiError::new(rejection.status(), "body", rejection.body_text())),
+        Err(_) => {
+            let message = format!("expected the whole body within {} s", BODY_DEADLINE.as_secs());
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_late", message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_no_name;
+
+    #[test]
+    fn only_addresses_and_localhost_are_no_names() {
+        for host in ["127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "[::1]", "localhost", "LocalHost:1", "192.168.0.9:80"]
+        {
+            assert!(is_no_name(host.as_bytes()), "{host}");
+        }
+        for host in ["", "rebound.test:8080", "localhost.rebound.test", "127.0.0.1.rebound.test", ":80", "[rebound]"] {
+            assert!(!is_no_name(host.as_bytes()), "{host}");
+        }
+    }
 }

@@ -5,6 +5,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::backbone::Sampling;
+
 /// Longest prompt text; far above any context window that fits this machine.
 const PROMPT_BYTES_MAX: usize = 1 << 20;
 /// Tokens generated when the client does not say.
@@ -22,7 +24,7 @@ pub struct CompletionRequest {
     /// Most tokens to generate.
     #[serde(default)]
     pub max_tokens: Option<u32>,
-    /// 0 = greedy; absent = the model's own setting.
+    /// 0 = greedy; absent, like the next two, = [`Sampling::PEOPLE`].
     #[serde(default)]
     pub temperature: Option<f32>,
     /// Probability mass that is sampled from.
@@ -31,7 +33,7 @@ pub struct CompletionRequest {
     /// Most likely tokens that are sampled from.
     #[serde(default)]
     pub top_k: Option<u32>,
-    /// Seed of the sampler.
+    /// Seed of the sampler; absent = a random one.
     #[serde(default)]
     pub seed: Option<u64>,
     /// Whether to answer with server-sent events.
@@ -102,6 +104,18 @@ impl CompletionRequest {
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT) as usize
+    }
+
+    /// How tokens are chosen.
+    #[must_use]
+    pub fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(Sampling::PEOPLE.temperature),
+            top_p: self.top_p.unwrap_or(Sampling::PEOPLE.top_p),
+            top_k: self.top_k.map_or(Sampling::PEOPLE.top_k, |k| k as usize),
+            // Without randomness the same text twice is a better answer than none.
+            seed: self.seed.unwrap_or_else(|| getrandom::u64().unwrap_or(0)),
+        }
     }
 }
 

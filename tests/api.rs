@@ -1,0 +1,122 @@
+//! The completions API towards clients that are late, lost or lured.
+
+use std::ops::ControlFlow;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvasir::backbone::{Backbone, GenerateOptions, PREFILL_TOKENS, Sampling, api};
+use kvasir::dispatch::Mode;
+use kvasir::shutdown::{self, ShutdownTrigger};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::support::local;
+
+/// Longer than anything here takes; a test that reaches it has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn backbone() -> Arc<Backbone> {
+    let model = Arc::new(kvasir::model::embedded().unwrap());
+    Arc::new(Backbone::new(model.clone(), Arc::new(local(&model, Mode::Exact))).unwrap())
+}
+
+struct Server {
+    port: u16,
+    stop: ShutdownTrigger,
+    serving: JoinHandle<std::io::Result<()>>,
+}
+
+async fn server() -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (stop, shutdown) = shutdown::channel();
+    Server { port, stop, serving: tokio::spawn(api::serve(listener, backbone(), shutdown)) }
+}
+
+impl Server {
+    async fn send(&self, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// What the server answers before it closes.
+    async fn answer(&self, request: &str) -> String {
+        let mut answer = Vec::new();
+        let _reset = timeout(PATIENCE, self.send(request).await.read_to_end(&mut answer)).await.unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+}
+
+fn completion(host: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
+#[tokio::test]
+async fn a_page_that_points_its_name_here_reads_nothing() {
+    let server = server().await;
+    let body = r#"{"prompt": "Once", "max_tokens": 2}"#;
+    for host in ["127.0.0.1", "localhost:8080", "[::1]:8080"] {
+        let answer = server.answer(&completion(host, body)).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer}");
+    }
+    for host in ["rebound.test", "rebound.test:8080", "127.0.0.1.rebound.test", ""] {
+        let answer = server.answer(&completion(host, body)).await;
+        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("\"code\":\"host\""), "{host}: {answer}");
+    }
+    let models = server.answer("GET /v1/models HTTP/1.1\r\nHost: rebound.test\r\nConnection: close\r\n\r\n").await;
+    assert!(models.starts_with("HTTP/1.1 403"), "{models}");
+}
+
+#[tokio::test]
+async fn a_place_is_taken_before_the_body_and_a_stop_waits_for_no_body() {
+    let server = server().await;
+    let unfinished = completion("localhost", "{ }").replace("{ }", "{");
+    let mut late = Vec::new();
+    let refused = loop {
+        let mut stream = server.send(&unfinished).await;
+        let mut answer = [0; 12];
+        match timeout(Duration::from_millis(200), stream.read_exact(&mut answer)).await {
+            Ok(read) => break read.map(|_| String::from_utf8_lossy(&answer).into_owned()).unwrap(),
+            Err(_waiting) => late.push(stream),
+        }
+        assert!(late.len() < 100, "nobody is refused");
+    };
+    assert_eq!((refused.as_str(), late.len()), ("HTTP/1.1 429", 17));
+
+    server.stop.fire();
+    timeout(PATIENCE, server.serving).await.expect("the stop has a bound").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_stop_ends_a_text_with_an_error_not_with_half_of_it() {
+    let server = server().await;
+    let mut stream =
+        server.send(&completion("localhost", r#"{"prompt": "Once", "max_tokens": 2000, "stream": true}"#)).await;
+    let mut seen = Vec::new();
+    while !seen.windows(5).any(|w| w == b"data:") {
+        assert!(timeout(PATIENCE, stream.read_buf(&mut seen)).await.unwrap().unwrap() > 0);
+    }
+    server.stop.fire();
+    timeout(PATIENCE, stream.read_to_end(&mut seen)).await.unwrap().unwrap();
+    let seen = String::from_utf8(seen).unwrap();
+    assert!(seen.contains("\"code\":\"cancelled\"") && !seen.contains("\"finish_reason\":\"cancelled\""), "{seen}");
+    timeout(PATIENCE, server.serving).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_long_prompt_can_be_left_between_its_passes() {
+    let backbone = backbone();
+    let prompt: Vec<u32> = (0..PREFILL_TOKENS as u32 + 1).map(|i| i % 4000).collect();
+    let options = GenerateOptions { max_tokens: 1, sampling: Sampling::GREEDY, stop_ids: Vec::new() };
+    let mut generation = pin!(backbone.generate(&prompt, &options, |_| ControlFlow::Continue(())));
+    // Local experts never wait, so the first poll would otherwise be the whole generation.
+    assert!(futures_util::poll!(&mut generation).is_pending());
+    assert_eq!(generation.await.unwrap().tokens.len(), 1);
+}

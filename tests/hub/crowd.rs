@@ -1,0 +1,78 @@
+//! The hub among many: what one address may hold, what polls may rely on, and what a leaving worker is owed.
+
+use std::time::Duration;
+
+use kvasir::hub::{HubLimits, HubTiming};
+use kvasir::net::head::PEER_HEADER;
+use kvasir::net::ws::WsError;
+use kvasir::wire::control::{Control, Receipt};
+use kvasir::wire::frame::Kind;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::world::{HIDDEN, World, quick, soon};
+
+/// A worker's connection as a gateway hands it on for `peer`; it says nothing of its own accord.
+async fn silent(world: &World, peer: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(world.hub).await.expect("a hub");
+    let request = format!(
+        "GET /v1/worker HTTP/1.1\r\nHost: hub.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{PEER_HEADER}: {peer}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.expect("a link");
+    stream
+}
+
+/// Reads until `wanted` was said.
+async fn hears(stream: &mut TcpStream, wanted: &str) {
+    let mut heard = Vec::new();
+    while !String::from_utf8_lossy(&heard).contains(wanted) {
+        let read = soon(stream.read_buf(&mut heard)).await.expect("a link");
+        assert!(read > 0, "expected {wanted}, got {:?}", String::from_utf8_lossy(&heard));
+    }
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_every_handshake() {
+    let limits = HubLimits { handshakes: 4, handshakes_per_peer: 2, ..HubLimits::default() };
+    let world = World::start_with(quick(), limits).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push((silent(&world, "192.0.2.1").await, world.accept_backbone().await));
+    }
+    hears(&mut silent(&world, "192.0.2.1").await, "busy").await;
+    let _other = world.session(7, 1).await;
+}
+
+#[tokio::test]
+async fn polls_come_through_whatever_workers_do() {
+    let timing = HubTiming { handshake: Duration::from_secs(60), backbone: Duration::from_secs(60), ..quick() };
+    let world = World::start_with(timing, HubLimits { sessions: 16, ..HubLimits::default() }).await;
+    // More than there is room for; the backbone says nothing, so that none of them gets on.
+    let mut crowd = Vec::new();
+    for peer in 0..200 {
+        crowd.push(silent(&world, &format!("192.0.2.{peer}")).await);
+    }
+    for path in ["/v1/meters?after=0&limit=10", "/healthz"] {
+        let answer = timeout(Duration::from_secs(5), world.get(path)).await;
+        assert_eq!(answer.expect("an answer at once").0, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_last_receipt_waits_for_the_last_verdict() {
+    let receipts = HubTiming::default().receipts;
+    let timing = HubTiming { receipts, afterwards: Duration::from_secs(20), ..quick() };
+    let world = World::start_with(timing, HubLimits::default()).await;
+    let (mut old, mut old_backbone) = world.session(7, 1).await;
+    old_backbone.round(&mut old, 1, 3).await;
+    let _new = world.session(7, 1).await;
+    assert_eq!(old_backbone.closed().await, "replaced");
+    old_backbone.verdict(1, 0, 3).await;
+    let frame = old.recv().await.expect("a receipt");
+    assert_eq!(frame.header.kind, Kind::Receipt);
+    let last = Receipt::read(&frame).expect("a receipt");
+    assert_eq!((last.work_bytes, last.r#final), (3 * 4 * u64::from(HIDDEN), true));
+    assert_eq!(old.recv().await, Err(WsError::Closed { code: 4001, reason: "replaced".into() }));
+}
