@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use damage::Damage;
 use kvasir::dispatch::Dispatch as _;
+use kvasir::wire::control::{Control, ExpertGet};
 use kvasir::worker::{Phase, Source};
 use world::{Backbone, Conduct, Gate, Hub, Puppet, exact_model, float_model, kernel, local_sums, soon, step};
 
@@ -141,6 +142,35 @@ async fn a_worker_that_never_answers_is_soon_left_alone() {
     }
     let counts = backbone.remote.counts();
     assert_eq!((counts.late, counts.requests, counts.assignments_remote), (3, 3, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_whose_answers_are_of_no_use_is_soon_left_alone_too() {
+    for conduct in [Conduct::Declines, Conduct::CutsShort, Conduct::Lies] {
+        let backbone = Backbone::start(exact_model(), vec![1]).await;
+        let _puppet = Puppet::join(&backbone, 1, conduct).await;
+        backbone.ready(1).await;
+        for seed in 0..8 {
+            backbone.check(step(&backbone.model, 1, 1, seed)).await;
+        }
+        let counts = backbone.remote.counts();
+        assert_eq!((counts.requests, counts.assignments_remote), (3, 0), "{conduct:?}");
+        backbone.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_fetches_what_it_was_not_leased_loses_its_session() {
+    let backbone = Backbone::start(exact_model(), vec![1]).await;
+    let (mut reader, mut writer) = Puppet::open(&backbone, 1).await;
+    for (request, expert, served) in [(1, u16::MAX, true), (2, 3, false)] {
+        let get = ExpertGet { layer: 1, expert, offset: 0, length: 64 };
+        writer.send(&get.reply(request).expect("a frame")).await.expect("sent");
+        let chunk = soon(reader.recv()).await.ok().flatten();
+        assert_eq!(chunk.map(|chunk| chunk.header.request), served.then_some(request));
+    }
+    assert!(backbone.remote.workers().is_empty());
+    backbone.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

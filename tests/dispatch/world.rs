@@ -155,8 +155,8 @@ struct Strings {
 }
 
 impl Puppet {
-    /// Connects, offers and from then on does as it is told.
-    pub async fn join(backbone: &Backbone, n: u8, conduct: Conduct) -> Self {
+    /// Opens a session and says nothing more.
+    pub async fn open(backbone: &Backbone, n: u8) -> (FramedReader<ReadHalf<Io>>, FramedWriter<WriteHalf<Io>>) {
         let stream = TcpStream::connect(backbone.addr).await.expect("a connection");
         let (mut reader, mut writer) = framed::split(Box::new(stream));
         let hello = reader.recv().await.expect("a frame").expect("a frame");
@@ -170,8 +170,14 @@ impl Puppet {
             worker_id: Hex([n; 16]),
             peer_ip_hash: Hex([0; 16]),
         };
-        let offer = Offer { device: "puppet".into(), memory_bytes: 1 << 30, assignments_per_s: 1e4, wants: vec![] };
         writer.send(&open.frame().expect("a frame")).await.expect("sent");
+        (reader, writer)
+    }
+
+    /// Connects, offers and from then on does as it is told.
+    pub async fn join(backbone: &Backbone, n: u8, conduct: Conduct) -> Self {
+        let (reader, mut writer) = Self::open(backbone, n).await;
+        let offer = Offer { device: "puppet".into(), memory_bytes: 1 << 30, assignments_per_s: 1e4, wants: vec![] };
         writer.send(&offer.frame().expect("a frame")).await.expect("sent");
         let (verdicts, seen) = watch::channel(Vec::new());
         let experts = ModelExperts::new(Arc::clone(&backbone.model));

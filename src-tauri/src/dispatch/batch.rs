@@ -52,6 +52,8 @@ pub(super) struct Request {
     sent: Instant,
     deadline: Instant,
     unanswered: usize,
+    /// When the newest of its answers came.
+    arrived: Instant,
     raw_bytes: usize,
     /// Its parts in order.
     pub asked: Vec<Asked>,
@@ -84,15 +86,16 @@ impl Request {
         }
         let asked: Vec<Asked> = parts.into_iter().map(|part| Asked { part, partials: None, judged: false }).collect();
         let (unanswered, deadline) = (asked.len(), sent + allowed);
-        Some(Self { session, id, load, sent, deadline, unanswered, raw_bytes, asked, failure: None })
+        let (arrived, failure) = (sent, None);
+        Some(Self { session, id, load, sent, deadline, unanswered, arrived, raw_bytes, asked, failure })
     }
 
     fn is_awaited(&self) -> bool {
         self.unanswered > 0 && self.failure.is_none()
     }
 
-    /// Takes a reply to one part; whether it can be used.
-    fn answer(&mut self, frame: &Frame) -> bool {
+    /// Takes a reply to one part; whether it can be read.
+    fn answer(&mut self, frame: &Frame, arrived: Instant) -> bool {
         let Some(asked) = self.asked.get_mut(usize::from(frame.header.part)) else { return false };
         self.raw_bytes += raw_bytes(frame);
         let Dispatch { hidden, rows, assignments, .. } = &asked.part.dispatch;
@@ -106,16 +109,28 @@ impl Request {
             }
         }
         self.unanswered -= 1;
-        if self.unanswered == 0 {
-            self.session.on_time(self.load, self.sent.elapsed());
-        }
+        self.arrived = self.arrived.max(arrived);
         read
+    }
+
+    /// Tells the session how the request went, once it is known what of it can be used.
+    pub fn close(&self) {
+        if self.failure.is_some() {
+            return;
+        }
+        if self.asked.iter().all(|asked| asked.partials.is_some()) {
+            self.session.on_time(self.load, self.arrived - self.sent);
+        } else {
+            self.session.missed(Instant::now());
+        }
     }
 
     fn fail(&mut self, failure: Failure, now: Instant) {
         self.failure = Some(failure);
-        if failure == Failure::Late {
-            self.session.missed(self.load, now - self.sent, now);
+        match failure {
+            Failure::Late => self.session.late(self.load, self.deadline - self.sent, now),
+            Failure::Declined => self.session.missed(now),
+            Failure::Lost => {}
         }
         self.session.inflight.give_up(self.id);
         let reason = match failure {
@@ -266,9 +281,9 @@ impl Round {
         let mut unreadable = 0;
         while let Some(deadline) = self.requests.iter().filter(|r| r.is_awaited()).map(|r| r.deadline).min() {
             match tokio::time::timeout_at(deadline, self.answers.recv()).await {
-                Ok(Some(Answer::Part(frame))) => {
+                Ok(Some(Answer::Part { frame, arrived })) => {
                     let request = self.awaited(frame.header.request);
-                    unreadable += usize::from(request.is_some_and(|r| !r.answer(&frame)));
+                    unreadable += usize::from(request.is_some_and(|r| !r.answer(&frame, arrived)));
                 }
                 Ok(Some(Answer::Declined { request, reason })) => {
                     tracing::debug!(request, reason, "declined");

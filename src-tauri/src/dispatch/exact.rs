@@ -16,7 +16,8 @@ use crate::kernel::numerics;
 use crate::model::{ExpertWeights, Matrix};
 use crate::types::GateWeight;
 use crate::wire::work::{
-    Activations, Assignment, Dispatch, HIDDEN_MAX, PartialValues, Partials, RowHead, RowStatus, rows_per_part,
+    Activations, Assignment, Dispatch, HIDDEN_MAX, PartialValues, Partials, RowHead, RowStatus, float_rows_per_part,
+    rows_per_part,
 };
 use bytes::Bytes;
 
@@ -168,7 +169,7 @@ impl OpenStep {
     pub fn parts(&self, holds: impl Fn(u16) -> bool) -> Vec<Part> {
         let per_row = self.rows.iter().map(|row| row.routes.len()).max().unwrap_or(0).max(1);
         let rows_max = match self.form {
-            Form::Float => (rows_per_part(self.width) / per_row).max(1),
+            Form::Float => float_rows_per_part(self.width, per_row).max(1),
             _ => rows_per_part(self.width),
         };
         let open = self.rows.iter().enumerate().filter(|(_, row)| row.state == State::Open);

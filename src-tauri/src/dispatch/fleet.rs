@@ -2,67 +2,60 @@
 //!
 //! A worker's new slice takes over at the moment when it says that it holds all of it; until then the old one serves.
 //! Slices that only shrink wait until the workers that take over are ready, so that a newcomer costs no coverage.
+//! Whoever does not get ready while its lease lives loses it with its session. Changes that only add routes are
+//! gathered, so that no worker can make the routes be built more often than a few times per [`GATHERING`].
 //! **Invariant:** a route leads only to experts that its session has confirmed.
 
-use std::collections::{BTreeMap, HashMap};
+mod member;
+mod routes;
+
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
-use tracing::{info, warn};
+use tokio::time::Instant;
+use tracing::warn;
 
 use super::placement::{Capacity, LayerSize, place};
 use super::session::Session;
 use crate::shutdown::Shutdown;
-use crate::types::{Digest, ExpertId, PublicKey, SessionId, WorkerId};
-use crate::wire::control::{Control, Lease, Offer, Release};
+use crate::types::{Digest, PublicKey, SessionId, WorkerId};
+use crate::wire::control::{ExpertGet, Offer, Release};
 use crate::wire::{FrameError, Slice};
+pub(super) use member::FetchRefused;
+use member::Member;
+pub(super) use routes::{Holder, Routes};
 
-/// How long a lease outlives its link's last sign of life: three missed pings and a little.
-const LEASE_EXPIRES_MS: u64 = 90_000;
 /// Pause before placing, so that workers that arrive together are placed together.
 const GATHERING: Duration = Duration::from_millis(50);
+/// How often leases are looked through for those that ran out.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Layers that an offer may wish for, also of a model with more.
+const WANTS_MAX: usize = 4096;
 
 /// Sorted by installation, so that a worker that comes back finds its old place.
 type Key = (PublicKey, WorkerId, SessionId);
 
-struct Member {
-    session: Arc<Session>,
-    offer: Option<Offer>,
-    target: Slice,
-    /// Sent, not yet confirmed.
-    leased: Option<(u32, Slice)>,
-    /// Confirmed.
-    active: Option<(u32, Slice)>,
-    paused: bool,
-    next_lease: u32,
+/// What there is to hold.
+pub(super) struct Goods {
+    /// Layers whose experts workers may hold.
+    pub layers: Vec<LayerSize>,
+    /// Layers with experts of the whole model.
+    pub model_layers: usize,
+    /// The manifest's digest.
+    pub manifest: Digest,
+    /// Its size.
+    pub manifest_bytes: u64,
 }
 
-impl Member {
-    fn is_settled(&self) -> bool {
-        self.offer.is_some() && self.leased.is_none() && self.active.as_ref().is_some_and(|(_, s)| *s == self.target)
-    }
-
-    /// Whether the target differs from the newest lease.
-    fn is_stale(&self) -> bool {
-        let newest = self.leased.as_ref().or(self.active.as_ref());
-        self.offer.is_some() && newest.is_none_or(|(_, slice)| *slice != self.target)
-    }
-
-    /// Whether the target only gives experts back.
-    fn only_shrinks(&self) -> bool {
-        self.leased.is_none() && self.active.as_ref().is_some_and(|(_, slice)| self.target.is_within(slice))
-    }
-
-    fn lease(&mut self, manifest: Digest) {
-        let lease = self.next_lease;
-        self.next_lease += 1;
-        self.leased = Some((lease, self.target.clone()));
-        let body = Lease { lease, manifest, experts: self.target.to_ranges(), expires_ms: LEASE_EXPIRES_MS };
-        info!(session = %self.session.opened.session_id, lease, slice = %self.target, "lease");
-        self.session.send(body.frame());
+impl Goods {
+    /// Stored bytes of a slice.
+    fn bytes(&self, slice: &Slice) -> u64 {
+        let size = |layer| self.layers.iter().find(|size| size.layer == layer).map_or(0, |size| size.expert_bytes);
+        slice.iter().map(|id| size(id.layer)).sum()
     }
 }
 
@@ -71,27 +64,8 @@ struct Members {
     by_key: BTreeMap<Key, Member>,
     /// Placement has to run.
     due: bool,
-}
-
-/// A session and the lease under which it is asked.
-pub(super) struct Holder {
-    pub session: Arc<Session>,
-    pub lease: u32,
-}
-
-/// Where each expert's requests go.
-#[derive(Default)]
-pub(super) struct Routes {
-    /// The sessions that have a route.
-    pub holders: Vec<Holder>,
-    experts: HashMap<ExpertId, usize>,
-}
-
-impl Routes {
-    /// Index of the holder of an expert.
-    pub fn holder(&self, id: ExpertId) -> Option<usize> {
-        self.experts.get(&id).copied()
-    }
+    /// The routes have to be built.
+    reroute_due: bool,
 }
 
 /// A worker as people and tests see it.
@@ -133,8 +107,7 @@ pub struct NotReady {
 
 /// See the module.
 pub(super) struct Fleet {
-    layers: Vec<LayerSize>,
-    manifest: Digest,
+    goods: Goods,
     members: Mutex<Members>,
     routes: RwLock<Arc<Routes>>,
     replace: Notify,
@@ -146,10 +119,9 @@ fn key(session: &Session) -> Key {
 }
 
 impl Fleet {
-    pub fn new(layers: Vec<LayerSize>, manifest: Digest) -> Self {
+    pub fn new(goods: Goods) -> Self {
         Self {
-            layers,
-            manifest,
+            goods,
             members: Mutex::default(),
             routes: RwLock::default(),
             replace: Notify::new(),
@@ -163,7 +135,7 @@ impl Fleet {
 
     /// Whether workers may hold experts of this layer.
     pub fn is_remote(&self, layer: u16) -> bool {
-        self.layers.iter().any(|size| size.layer == layer)
+        self.goods.layers.iter().any(|size| size.layer == layer)
     }
 
     /// Where requests go now.
@@ -172,50 +144,67 @@ impl Fleet {
     }
 
     pub fn join(&self, session: Arc<Session>) {
-        let member = Member {
-            session: Arc::clone(&session),
-            offer: None,
-            target: Slice::default(),
-            leased: None,
-            active: None,
-            paused: false,
-            next_lease: 1,
-        };
+        let member = Member::new(Arc::clone(&session), &self.goods);
         self.members().by_key.insert(key(&session), member);
         self.changed.send_replace(());
     }
 
     pub fn leave(&self, session: &Session) {
         let mut members = self.members();
-        if members.by_key.remove(&key(session)).is_some() {
+        if let Some(left) = members.by_key.remove(&key(session)) {
             self.request_placement(&mut members);
-            self.reroute(&members);
+            if left.routed {
+                self.reroute(&mut members);
+            }
         }
     }
 
-    /// Changes a member; `None` when it has left.
-    fn change<T>(&self, session: &Session, change: impl FnOnce(&mut Member) -> T) -> Option<T> {
-        self.members().by_key.get_mut(&key(session)).map(change)
+    /// What a worker has to give; the same again changes nothing.
+    ///
+    /// # Errors
+    /// Wishes for more layers than there are.
+    pub fn offer(&self, session: &Session, offer: Offer) -> Result<(), FrameError> {
+        let (got, max) = (offer.wants.len(), self.goods.model_layers.min(WANTS_MAX));
+        if got > max {
+            return Err(FrameError::Over { what: "wanted layers", got: got as u64, max: max as u64 });
+        }
+        let mut members = self.members();
+        let Some(member) = members.by_key.get_mut(&key(session)) else { return Ok(()) };
+        if member.offer.as_ref() != Some(&offer) {
+            session.offered(offer.assignments_per_s);
+            member.offer = Some(offer);
+            self.request_placement(&mut members);
+        }
+        Ok(())
     }
 
-    pub fn offer(&self, session: &Session, offer: Offer) {
-        session.offered(offer.assignments_per_s);
-        self.change(session, |member| member.offer = Some(offer));
-        self.request_placement(&mut self.members());
+    /// The worker asks for a piece of an expert or of the manifest.
+    ///
+    /// # Errors
+    /// An expert that it was not leased, or more than its leases explain.
+    pub fn fetch(&self, session: &Session, get: &ExpertGet) -> Result<(), FetchRefused> {
+        let refused = FetchRefused::NotLeased { layer: get.layer, expert: get.expert };
+        self.members().by_key.get_mut(&key(session)).ok_or(refused)?.fetch(get)
     }
 
     /// The worker holds and has verified everything of a lease.
     pub fn ready(&self, session: &Session, lease: u32) {
         let mut members = self.members();
         let Some(member) = members.by_key.get_mut(&key(session)) else { return };
-        if member.leased.as_ref().is_some_and(|(number, _)| *number == lease) {
-            member.active = member.leased.take();
-            self.issue(&mut members);
-            self.reroute(&members);
+        if !member.confirm(lease) {
+            return;
+        }
+        // The worker forgets an old lease once it holds two newer ones, so requests must not go on naming it.
+        let routed = member.routed;
+        self.issue(&mut members);
+        if routed {
+            self.reroute(&mut members);
+        } else {
+            self.request_reroute(&mut members);
         }
     }
 
-    /// The worker gives experts back: some of its active slice, or everything.
+    /// The worker gives experts back: some of its active slice, whichever lease it names, or everything.
     ///
     /// # Errors
     /// Ranges that are none.
@@ -224,19 +213,36 @@ impl Fleet {
         let mut members = self.members();
         let Some(member) = members.by_key.get_mut(&key(session)) else { return Ok(()) };
         if given.is_empty() {
-            (member.offer, member.leased, member.active) = (None, None, None);
+            if member.offer.is_none() && member.active.is_none() {
+                return Ok(());
+            }
+            member.withdraw();
+            if member.routed {
+                self.reroute(&mut members);
+            }
             self.request_placement(&mut members);
-        } else if let Some((_, slice)) = member.active.as_mut().filter(|(number, _)| *number == release.lease) {
-            *slice = slice.without(&given);
+        } else if let Some((_, slice)) = &mut member.active {
+            let left = slice.without(&given);
+            if left != *slice {
+                *slice = left;
+                self.reroute(&mut members);
+            }
         }
-        self.reroute(&members);
         Ok(())
     }
 
     /// The worker stops or resumes taking work; its slice stays its own.
     pub fn pause(&self, session: &Session, paused: bool) {
-        self.change(session, |member| member.paused = paused);
-        self.reroute(&self.members());
+        let mut members = self.members();
+        let Some(member) = members.by_key.get_mut(&key(session)).filter(|member| member.paused != paused) else {
+            return;
+        };
+        member.paused = paused;
+        match (paused, member.routed) {
+            (true, true) => self.reroute(&mut members),
+            (true, false) => {}
+            (false, _) => self.request_reroute(&mut members),
+        }
     }
 
     fn request_placement(&self, members: &mut Members) {
@@ -244,65 +250,76 @@ impl Fleet {
         self.replace.notify_one();
     }
 
-    /// Runs placement whenever something changed, until the process stops.
+    fn request_reroute(&self, members: &mut Members) {
+        members.reroute_due = true;
+        self.replace.notify_one();
+    }
+
+    /// Runs placement whenever something changed, and ends leases that ran out, until the process stops.
     pub async fn keep_placing(&self, shutdown: &Shutdown) {
         loop {
             tokio::select! {
                 () = self.replace.notified() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
                 () = shutdown.wait() => return,
             }
             tokio::time::sleep(GATHERING).await;
-            self.place();
+            self.catch_up(Instant::now());
         }
     }
 
-    fn place(&self) {
+    /// Does what is due at `now`: withdraws leases that ran out, places, builds the routes.
+    fn catch_up(&self, now: Instant) {
         let mut members = self.members();
-        members.due = false;
+        let mut expired = false;
+        for member in members.by_key.values_mut() {
+            if member.leased.as_ref().is_some_and(|leased| leased.until <= now) {
+                member.session.end("its lease ran out before it was ready");
+                member.withdraw();
+                expired = true;
+            }
+        }
+        if expired || members.due {
+            self.place(&mut members);
+        }
+        if members.reroute_due {
+            self.reroute(&mut members);
+        }
+    }
+
+    fn place(&self, members: &mut Members) {
+        (members.due, members.reroute_due) = (false, true);
         let mut offering: Vec<&mut Member> = members.by_key.values_mut().filter(|m| m.offer.is_some()).collect();
         let capacities: Vec<Capacity> = offering
             .iter()
             .filter_map(|m| m.offer.as_ref())
             .map(|offer| Capacity { memory_bytes: offer.memory_bytes, wants: offer.wants.clone() })
             .collect();
-        let slices = place(&self.layers, &capacities);
-        let (placed, wanted) =
-            (slices.iter().map(Slice::len).sum::<usize>(), self.layers.iter().map(|l| usize::from(l.experts)).sum());
+        let slices = place(&self.goods.layers, &capacities);
+        let (placed, wanted) = (slices.iter().map(Slice::len).sum::<usize>(), self.experts());
         if placed < wanted && !offering.is_empty() {
             warn!(placed, wanted, workers = offering.len(), "not all experts are covered; the rest is computed here");
         }
         for (member, slice) in offering.iter_mut().zip(slices) {
             member.target = slice;
         }
-        self.issue(&mut members);
-        self.reroute(&members);
+        self.issue(members);
     }
 
     /// Sends the leases that are due: those that gain something at once, those that only lose once nobody gains.
     fn issue(&self, members: &mut Members) {
         let all = &mut members.by_key;
-        all.values_mut().filter(|m| m.is_stale() && !m.only_shrinks()).for_each(|m| m.lease(self.manifest));
+        all.values_mut().filter(|m| m.is_stale() && !m.only_shrinks()).for_each(|m| m.lease(&self.goods));
         if all.values().all(|m| m.leased.is_none()) {
-            all.values_mut().filter(|m| m.is_stale()).for_each(|m| m.lease(self.manifest));
+            all.values_mut().filter(|m| m.is_stale()).for_each(|m| m.lease(&self.goods));
         }
     }
 
-    /// Rebuilds the routes; an expert held twice goes to the worker that is to keep it.
-    fn reroute(&self, members: &Members) {
-        let mut routes = Routes::default();
-        let mut keeps: HashMap<ExpertId, bool> = HashMap::new();
-        for member in members.by_key.values().filter(|m| !m.paused) {
-            let Some((lease, slice)) = &member.active else { continue };
-            let index = routes.holders.len();
-            routes.holders.push(Holder { session: Arc::clone(&member.session), lease: *lease });
-            for id in slice.iter() {
-                let keep = member.target.contains(id);
-                if keep || !keeps.contains_key(&id) {
-                    routes.experts.insert(id, index);
-                    keeps.insert(id, keep);
-                }
-            }
-        }
+    /// Builds the routes anew.
+    fn reroute(&self, members: &mut Members) {
+        members.reroute_due = false;
+        members.by_key.values_mut().for_each(|m| m.routed = !m.paused && m.active.is_some());
+        let routes = Routes::to(members.by_key.values());
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
         self.changed.send_replace(());
     }
@@ -325,16 +342,22 @@ impl Fleet {
         self.members().by_key.values().map(view).collect()
     }
 
-    /// Workers that serve what placement wants; `None` while a placement is due or a lease is on its way.
+    /// Workers that serve what placement wants; `None` while a placement, routes or a lease are on their way.
     fn settled(&self) -> Option<usize> {
         let members = self.members();
-        let moving = members.due || members.by_key.values().any(|m| m.offer.is_some() && !m.is_settled());
+        let moving =
+            members.due || members.reroute_due || members.by_key.values().any(|m| m.offer.is_some() && !m.is_settled());
         (!moving).then(|| members.by_key.values().filter(|m| m.is_settled()).count())
+    }
+
+    /// Experts of the remote layers.
+    fn experts(&self) -> usize {
+        self.goods.layers.iter().map(|l| usize::from(l.experts)).sum()
     }
 
     /// Experts of the remote layers, and how many of them have a route.
     fn coverage(&self) -> (usize, usize) {
-        (self.layers.iter().map(|l| usize::from(l.experts)).sum(), self.routes().experts.len())
+        (self.experts(), self.routes().len())
     }
 
     /// Waits until at least `workers` serve their slices, nothing is on the move and every expert is held.

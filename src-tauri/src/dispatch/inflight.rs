@@ -2,7 +2,7 @@
 //!
 //! A deadline is three times the predicted time plus a slack. The prediction is a round trip, the bytes at the
 //! link's rate and the assignments queued and asked for, at the worker's pace; every reply corrects all three.
-//! **Promises:** a request's parts are each delivered at most once; when a session ends, everything it still owed is
+//! **Promises:** a worker that is slow, or says that it is, moves its deadlines by no more than a small factor; a request's parts are each delivered at most once; when a session ends, everything it still owed is
 //! reported gone at once, so nobody waits for a dead worker's deadline.
 
 use std::collections::HashMap;
@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::wire::Frame;
 
@@ -73,15 +74,17 @@ const SURPRISE_MAX: f64 = 4.0;
 const FIRST_ROUND_TRIP_S: f64 = 0.05;
 /// Seconds per byte before anything was measured: 10 Mbit/s, a modest upstream.
 const FIRST_BYTE_S: f64 = 8.0 / 10e6;
-/// Pace of a worker whose self-test says nothing usable.
+/// Pace of a worker whose self-test says nothing usable, or less than this.
 const FIRST_ASSIGNMENTS_PER_S: f64 = 1000.0;
+/// No term grows beyond this many times its first guess: whoever needs longer costs a step more than it gives.
+const GROWTH_MAX: f64 = 3.0;
 
 impl Estimate {
     /// The first estimate of a worker that offers `assignments_per_s`.
     #[must_use]
     pub fn from_offer(assignments_per_s: f64) -> Self {
-        let usable = assignments_per_s.is_finite() && assignments_per_s >= 1.0;
-        let pace = if usable { assignments_per_s } else { FIRST_ASSIGNMENTS_PER_S };
+        let finite = if assignments_per_s.is_finite() { assignments_per_s } else { FIRST_ASSIGNMENTS_PER_S };
+        let pace = finite.max(FIRST_ASSIGNMENTS_PER_S);
         Self { round_trip_s: FIRST_ROUND_TRIP_S, byte_s: FIRST_BYTE_S, assignment_s: 1.0 / pace }
     }
 
@@ -96,7 +99,8 @@ impl Estimate {
         Duration::from_secs_f64(self.terms(load).iter().sum())
     }
 
-    /// Learns that `load` took `took`: each term is corrected in proportion to its share of the prediction.
+    /// Learns that `load` took `took`: each term is corrected in proportion to its share of the prediction, up to
+    /// [`GROWTH_MAX`] times its first guess.
     pub fn observe(&mut self, load: Load, took: Duration) {
         let terms = self.terms(load);
         let predicted: f64 = terms.iter().sum();
@@ -104,10 +108,12 @@ impl Estimate {
             return;
         }
         let surprise = (took.as_secs_f64() / predicted).min(SURPRISE_MAX) - 1.0;
-        let corrected = |value: f64, term: f64| value * (1.0 + GAIN * surprise * term / predicted);
-        self.round_trip_s = corrected(self.round_trip_s, terms[0]);
-        self.byte_s = corrected(self.byte_s, terms[1]);
-        self.assignment_s = corrected(self.assignment_s, terms[2]);
+        let corrected = |value: f64, term: f64, first: f64| {
+            (value * (1.0 + GAIN * surprise * term / predicted)).min(first * GROWTH_MAX)
+        };
+        self.round_trip_s = corrected(self.round_trip_s, terms[0], FIRST_ROUND_TRIP_S);
+        self.byte_s = corrected(self.byte_s, terms[1], FIRST_BYTE_S);
+        self.assignment_s = corrected(self.assignment_s, terms[2], 1.0 / FIRST_ASSIGNMENTS_PER_S);
     }
 }
 
@@ -115,7 +121,12 @@ impl Estimate {
 #[derive(Debug)]
 pub enum Answer {
     /// A `Partials` frame for a part that had none yet.
-    Part(Frame),
+    Part {
+        /// The frame.
+        frame: Frame,
+        /// When it came; whoever waits may look much later.
+        arrived: Instant,
+    },
     /// The worker will not answer the request.
     Declined {
         /// The request.
@@ -198,6 +209,7 @@ impl Inflight {
 
     /// Hands a `Partials` frame to whoever waits for it.
     pub fn deliver(&self, frame: Frame) -> Delivery {
+        let arrived = Instant::now();
         let mut table = self.table();
         let (request, part, parts) = (frame.header.request, frame.header.part, frame.header.parts);
         let Some(owed) = table.owed.get_mut(&request) else { return Delivery::Unasked };
@@ -208,7 +220,7 @@ impl Inflight {
             Some(answered) if !*answered => *answered = true,
             _ => return Delivery::Unasked,
         }
-        let waited = owed.answers.as_ref().is_some_and(|a| a.try_send(Answer::Part(frame)).is_ok());
+        let waited = owed.answers.as_ref().is_some_and(|a| a.try_send(Answer::Part { frame, arrived }).is_ok());
         let complete = owed.answered.iter().all(|a| *a);
         table.parts -= 1;
         if complete {
@@ -293,6 +305,32 @@ mod tests {
     }
 
     #[test]
+    fn neither_a_slow_offer_nor_slow_answers_stretch_a_deadline_far() {
+        let (rule, load) = (DeadlineRule::default(), Load { bytes: 15_000, queued: 0, assignments: 8 });
+        let first = Estimate::from_offer(f64::NAN).predict(load);
+        for offer in [1.0, -1.0, 0.0, 999.0, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(Estimate::from_offer(offer).predict(load), first, "{offer}");
+        }
+        let mut estimate = Estimate::from_offer(1.0);
+        for _ in 0..1000 {
+            estimate.observe(load, estimate.predict(load).mul_f64(2.9));
+        }
+        let longest = rule.deadline(first.mul_f64(GROWTH_MAX + 0.01));
+        assert!(rule.deadline(estimate.predict(load)) <= longest && longest < Duration::from_secs(1), "{longest:?}");
+    }
+
+    #[test]
+    fn an_answer_carries_the_time_at_which_it_came() {
+        let inflight = Inflight::default();
+        let (tx, mut rx) = mpsc::channel(2);
+        inflight.add(1, 1, 1, tx);
+        inflight.deliver(partials(1, 0, 1));
+        let delivered = Instant::now();
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(matches!(rx.try_recv(), Ok(Answer::Part { arrived, .. }) if arrived <= delivered));
+    }
+
+    #[test]
     fn a_part_is_delivered_once() {
         let inflight = Inflight::default();
         let (tx, mut rx) = mpsc::channel(3);
@@ -302,7 +340,7 @@ mod tests {
         assert_eq!(inflight.deliver(partials(7, 1, 2)), Delivery::Unasked);
         assert_eq!(inflight.deliver(partials(7, 0, 1)), Delivery::Unasked);
         assert_eq!(inflight.deliver(partials(9, 0, 1)), Delivery::Unasked);
-        assert!(matches!(rx.try_recv(), Ok(Answer::Part(f)) if f.header.part == 1));
+        assert!(matches!(rx.try_recv(), Ok(Answer::Part { frame, .. }) if frame.header.part == 1));
         inflight.give_up(7);
         assert_eq!(inflight.deliver(partials(7, 0, 2)), Delivery::Late);
         assert_eq!(inflight.deliver(partials(7, 0, 2)), Delivery::Unasked);

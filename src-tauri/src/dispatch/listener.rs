@@ -3,19 +3,22 @@
 //! Three tasks share a connection: this one reads, one writes, one fetches weights from disk. Work frames leave before
 //! weights, so a download never costs a step more than one chunk.
 //! **Promises:** every queue is bounded and a full one ends the session by name; a session that ends, ends everything
-//! that waited for it at once; no frame of a peer can stop the listener.
+//! that waited for it at once; no frame of a peer can stop the listener; a worker fetches no more than it was leased;
+//! connections are bounded before they cost anything.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc};
 use tokio::task::{JoinError, JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::counters::Counters;
+use super::fleet::FetchRefused;
 use super::inflight::Delivery;
 use super::remote::{RemoteDispatch, Shared};
 use super::session::Session;
@@ -35,6 +38,8 @@ const OPEN_DEADLINE: Duration = Duration::from_secs(20);
 const LAST_VERDICTS: Duration = Duration::from_secs(10);
 /// Unanswered `ExpertGet`s of a session: what the hub allows.
 const GETS_QUEUED: usize = 16;
+/// Connections beyond those of sessions: being opened, being refused, or saying their last.
+const OPENING_MAX: usize = 64;
 /// Pause after a failed accept, so that a lack of file handles does not become a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// When a hub that found no room should try again.
@@ -55,6 +60,8 @@ enum ConnectionError {
     NotOpened,
     #[error("expected a frame of a worker's session, got {got:?}")]
     Unexpected { got: Kind },
+    #[error(transparent)]
+    Fetch(#[from] FetchRefused),
     #[error("expected at most {GETS_QUEUED} unanswered ExpertGet")]
     TooManyGets,
     #[error("the hub closed the connection without SessionClosed")]
@@ -68,7 +75,9 @@ enum ConnectionError {
 impl RemoteDispatch {
     /// Lets hubs connect until `shutdown`; returns once every connection has ended.
     pub async fn serve(&self, listener: TcpListener, shutdown: Shutdown) {
-        let places = Arc::new(Semaphore::new(self.shared.config.sessions_max));
+        let sessions_max = self.shared.config.sessions_max;
+        let places = Arc::new(Semaphore::new(sessions_max));
+        let handles = Arc::new(Semaphore::new(sessions_max + OPENING_MAX));
         let mut connections = JoinSet::new();
         let placing = self.shared.fleet.keep_placing(&shutdown);
         tokio::pin!(placing);
@@ -76,11 +85,12 @@ impl RemoteDispatch {
             tokio::select! {
                 () = &mut placing => break,
                 Some(_) = connections.join_next() => {}
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, from)) => {
+                accepted = accept(&listener, &handles) => match accepted {
+                    Ok((handle, stream, from)) => {
                         let (shared, places) = (Arc::clone(&self.shared), Arc::clone(&places));
                         let shutdown = shutdown.clone();
                         connections.spawn(async move {
+                            let _handle = handle;
                             if let Err(error) = connection(&shared, stream, &places, &shutdown).await {
                                 debug!(%from, %error, "hub connection ended");
                             }
@@ -95,6 +105,16 @@ impl RemoteDispatch {
         }
         while connections.join_next().await.is_some() {}
     }
+}
+
+/// The next connection, once there is a handle for it; until then others wait with the system.
+async fn accept(
+    listener: &TcpListener,
+    handles: &Arc<Semaphore>,
+) -> std::io::Result<(OwnedSemaphorePermit, TcpStream, SocketAddr)> {
+    let handle = Arc::clone(handles).acquire_owned().await.map_err(std::io::Error::other)?;
+    let (stream, from) = listener.accept().await?;
+    Ok((handle, stream, from))
 }
 
 /// One connection of a hub, from accept to close.
@@ -217,13 +237,14 @@ impl Shared {
         gets: &mpsc::Sender<(u64, ExpertGet)>,
     ) -> Result<bool, ConnectionError> {
         match kind {
-            Kind::Offer => self.fleet.offer(session, Offer::read(frame)?),
+            Kind::Offer => self.fleet.offer(session, Offer::read(frame)?)?,
             Kind::SliceReady => self.fleet.ready(session, SliceReady::read(frame)?.lease),
             Kind::Release => self.fleet.release(session, &Release::read(frame)?)?,
             Kind::Pause => self.fleet.pause(session, true),
             Kind::Resume => self.fleet.pause(session, false),
             Kind::ExpertGet => {
                 let get = ExpertGet::read(frame)?;
+                self.fleet.fetch(session, &get)?;
                 gets.try_send((frame.header.request, get)).map_err(|_| ConnectionError::TooManyGets)?;
             }
             Kind::SessionClosed => {

@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::batch::{Failure, Round};
 use super::counters::{Counters, Counts};
 use super::exact::{Form, OpenStep, Part};
-use super::fleet::{Fleet, NotReady, WorkerView};
+use super::fleet::{Fleet, Goods, NotReady, WorkerView};
 use super::inflight::DeadlineRule;
 use super::placement::LayerSize;
 use super::stock::Stock;
@@ -91,7 +91,12 @@ impl RemoteDispatch {
         };
         let layers: BTreeSet<u16> = config.remote_layers.iter().copied().filter(travels).collect();
         let layers: Vec<LayerSize> = layers.into_iter().filter_map(|layer| stock.layer_size(layer)).collect();
-        let fleet = Fleet::new(layers, stock.manifest_id());
+        let fleet = Fleet::new(Goods {
+            layers,
+            model_layers: stock.layers(),
+            manifest: stock.manifest_id(),
+            manifest_bytes: stock.manifest_bytes(),
+        });
         let (counters, requests) = (Counters::default(), AtomicU64::new(1));
         let shared = Shared { config, experts, stock, fleet, counters, compute, hidden_size, requests };
         Ok(Self { shared: Arc::new(shared) })
@@ -195,6 +200,7 @@ impl Shared {
                     None => missing.push(asked.part.clone()),
                 }
             }
+            request.close();
         }
         let recomputed: usize = missing.iter().map(|part| part.dispatch.assignments.len()).sum();
         Counters::add(&self.counters.recomputed, recomputed);

@@ -1,7 +1,7 @@
 //! One worker's session as dispatch sees it: the way out, what the worker owes, and how fast it is.
 //!
 //! **Promises:** a request's frames are queued together or not at all; nobody waits for a full queue; a worker that
-//! missed several deadlines in a row is left alone for a while instead of costing every step a deadline.
+//! several times in a row gave nothing usable in time is left alone for a while instead of costing every step a deadline.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ use crate::wire::{Frame, FrameError};
 
 /// Frames that may wait for a session's hub: a 2,048-row request of the widest model and its verdicts fit.
 const QUEUE_FRAMES: usize = 1024;
-/// Missed deadlines in a row before a worker is benched.
-const LATE_IN_A_ROW: u32 = 3;
+/// Requests in a row without a usable answer before a worker is benched.
+const MISSES_IN_A_ROW: u32 = 3;
 /// How long a benched worker is left alone; after it, one more miss benches it again, for twice as long.
 const BENCH: Duration = Duration::from_secs(5);
 /// Most doublings of that pause: about five minutes.
@@ -27,7 +27,7 @@ const BENCH_DOUBLINGS_MAX: u32 = 6;
 
 struct Pace {
     estimate: Estimate,
-    late_in_a_row: u32,
+    misses_in_a_row: u32,
     benched_until: Option<Instant>,
 }
 
@@ -49,7 +49,7 @@ impl Session {
     pub fn new(opened: SessionOpen) -> (Self, mpsc::Receiver<Frame>, Shutdown) {
         let (out, frames) = mpsc::channel(QUEUE_FRAMES);
         let (ending, ended) = shutdown::channel();
-        let pace = Pace { estimate: Estimate::from_offer(0.0), late_in_a_row: 0, benched_until: None };
+        let pace = Pace { estimate: Estimate::from_offer(0.0), misses_in_a_row: 0, benched_until: None };
         let session = Self {
             opened,
             inflight: Inflight::default(),
@@ -86,23 +86,28 @@ impl Session {
         self.pace().estimate.predict(load)
     }
 
-    /// A request was answered in full.
+    /// A request was answered in full, and all of it could be used.
     pub fn on_time(&self, load: Load, took: Duration) {
         let mut pace = self.pace();
         pace.estimate.observe(load, took);
-        pace.late_in_a_row = 0;
+        pace.misses_in_a_row = 0;
         pace.benched_until = None;
     }
 
-    /// A request missed its deadline at `now`.
-    pub fn missed(&self, load: Load, took: Duration, now: Instant) {
+    /// A request missed its deadline, which was `allowed` after its sending.
+    pub fn late(&self, load: Load, allowed: Duration, now: Instant) {
+        self.pace().estimate.observe(load, allowed);
+        self.missed(now);
+    }
+
+    /// A request came to nothing at `now`: late, declined, or answered with something that cannot be used.
+    pub fn missed(&self, now: Instant) {
         let mut pace = self.pace();
-        pace.estimate.observe(load, took);
-        pace.late_in_a_row += 1;
-        if pace.late_in_a_row >= LATE_IN_A_ROW {
-            let doublings = (pace.late_in_a_row - LATE_IN_A_ROW).min(BENCH_DOUBLINGS_MAX);
+        pace.misses_in_a_row += 1;
+        if pace.misses_in_a_row >= MISSES_IN_A_ROW {
+            let doublings = (pace.misses_in_a_row - MISSES_IN_A_ROW).min(BENCH_DOUBLINGS_MAX);
             pace.benched_until = Some(now + BENCH * (1 << doublings));
-            debug!(session = %self.opened.session_id, misses = pace.late_in_a_row, "worker is left alone for a while");
+            debug!(session = %self.opened.session_id, misses = pace.misses_in_a_row, "worker is left alone for a while");
         }
     }
 
@@ -176,10 +181,10 @@ pub(super) mod tests {
         let (session, _frames, _ended) = Session::new(opened(1));
         let load = Load { bytes: 1, queued: 0, assignments: 1 };
         let (now, took) = (Instant::now(), Duration::from_secs(1));
-        (0..LATE_IN_A_ROW).for_each(|_| session.missed(load, took, now));
+        (0..MISSES_IN_A_ROW).for_each(|_| session.late(load, took, now));
         assert!(!session.may_be_asked(now));
         assert!(session.may_be_asked(now + BENCH));
-        session.missed(load, took, now + BENCH);
+        session.missed(now + BENCH);
         assert!(!session.may_be_asked(now + BENCH * 3 - took));
         assert!(session.may_be_asked(now + BENCH * 3));
         session.on_time(load, Duration::from_millis(1));

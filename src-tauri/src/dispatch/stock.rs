@@ -34,6 +34,15 @@ impl Stock {
         self.manifest.id()
     }
 
+    pub fn manifest_bytes(&self) -> u64 {
+        self.manifest.bytes().len() as u64
+    }
+
+    /// Layers with routed experts.
+    pub fn layers(&self) -> usize {
+        self.model.weights.moe_layers().count()
+    }
+
     pub fn hidden_size(&self) -> u32 {
         self.model.hyper.hidden_size as u32
     }

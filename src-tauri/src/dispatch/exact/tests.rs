@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model;
+use crate::wire::frame::BODY_BYTES_MAX;
 use std::sync::Arc;
 
 const WIDTH: usize = 256;
@@ -46,6 +47,24 @@ fn requests_name_experts_in_order_and_drop_weights_that_do_not_count() {
     let [part] = &open.parts(|expert| expert == 12)[..] else { panic!("one part") };
     assert_eq!((part.rows.clone(), part.dispatch.assignments.len()), (vec![0], 1));
     assert!(open.parts(|expert| expert == 15).is_empty());
+}
+
+#[test]
+fn a_part_of_floats_fits_its_frame_also_with_one_expert_per_row() {
+    for (width, per_row) in [(512, 1), (512, 2), (256, 4)] {
+        let rows = 1200;
+        let routes = (0..rows * per_row).map(|i| Route { expert: (i % per_row) as u16, weight: 0.5 }).collect();
+        let step = MoeStep { layer: 0, rows, hidden: vec![1.0; rows * width], rms: vec![1.0; rows], routes };
+        let parts = OpenStep::prepare(step, Form::Float, &experts()).unwrap().parts(|_| true);
+        assert!(parts.len() > 1);
+        assert_eq!(parts.iter().map(|part| part.rows.len()).sum::<usize>(), rows);
+        for part in &parts {
+            let Dispatch { rows, assignments, .. } = &part.dispatch;
+            let reply = rows.len() + 4 * width * assignments.len();
+            let largest = part.dispatch.encode().len().max(reply);
+            assert!(largest <= BODY_BYTES_MAX, "{width}, {per_row}: {largest}");
+        }
+    }
 }
 
 #[test]

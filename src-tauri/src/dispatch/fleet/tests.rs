@@ -2,14 +2,20 @@
 
 use super::*;
 use crate::dispatch::session::tests::opened;
-use crate::types::Hex;
+use crate::types::{ExpertId, Hex};
+use crate::wire::chunk::{CHUNK_BYTES_MAX, MANIFEST_EXPERT};
+use crate::wire::control::{Control, Lease};
 use crate::wire::{Frame, Kind};
 use tokio::sync::mpsc;
 
 struct Worker {
     session: Arc<Session>,
     frames: mpsc::Receiver<Frame>,
-    _ended: Shutdown,
+    ended: Shutdown,
+}
+
+fn offer(wants: Vec<u16>) -> Offer {
+    Offer { device: "test".into(), memory_bytes: 1 << 20, assignments_per_s: 1e3, wants }
 }
 
 impl Worker {
@@ -17,9 +23,9 @@ impl Worker {
         let (session, frames, ended) = Session::new(opened(n));
         let session = Arc::new(session);
         fleet.join(Arc::clone(&session));
-        let offer = Offer { device: "test".into(), memory_bytes: 1 << 20, assignments_per_s: 1e3, wants: vec![] };
-        fleet.offer(&session, offer);
-        Self { session, frames, _ended: ended }
+        let offer = offer(vec![]);
+        fleet.offer(&session, offer).unwrap();
+        Self { session, frames, ended }
     }
 
     fn lease(&mut self) -> Option<(u32, String)> {
@@ -32,10 +38,17 @@ impl Worker {
 
 fn fleet() -> Fleet {
     let layers = (0..2).map(|layer| LayerSize { layer, experts: 4, expert_bytes: 8 }).collect();
-    Fleet::new(layers, Hex([7; 32]))
+    Fleet::new(Goods { layers, model_layers: 3, manifest: Hex([7; 32]), manifest_bytes: 100 })
 }
 
+/// Who is asked for a layer's first expert, with nothing left to gather.
 fn holder(fleet: &Fleet, layer: u16) -> Option<(SessionId, u32)> {
+    fleet.catch_up(Instant::now());
+    routed(fleet, layer)
+}
+
+/// Who is asked for a layer's first expert at this moment.
+fn routed(fleet: &Fleet, layer: u16) -> Option<(SessionId, u32)> {
     let routes = fleet.routes();
     let holder = &routes.holders[routes.holder(ExpertId { layer, expert: 0 })?];
     Some((holder.session.opened.session_id, holder.lease))
@@ -45,14 +58,14 @@ fn holder(fleet: &Fleet, layer: u16) -> Option<(SessionId, u32)> {
 fn the_old_slice_serves_until_the_new_one_is_confirmed() {
     let fleet = fleet();
     let mut one = Worker::join(&fleet, 1);
-    fleet.place();
+    fleet.catch_up(Instant::now());
     assert_eq!(one.lease(), Some((1, "0:0-3,1:0-3".into())));
     assert_eq!(holder(&fleet, 0), None);
     fleet.ready(&one.session, 1);
     assert_eq!(holder(&fleet, 1), Some((Hex([1; 16]), 1)));
 
     let mut two = Worker::join(&fleet, 2);
-    fleet.place();
+    fleet.catch_up(Instant::now());
     assert_eq!(two.lease(), Some((1, "1:0-3".into())));
     assert_eq!(one.lease(), None, "shrinking waits for the newcomer");
     assert_eq!(holder(&fleet, 1), Some((Hex([1; 16]), 1)));
@@ -70,21 +83,22 @@ fn the_old_slice_serves_until_the_new_one_is_confirmed() {
 fn whoever_leaves_pauses_or_releases_gets_no_more_requests() {
     let fleet = fleet();
     let mut one = Worker::join(&fleet, 1);
-    fleet.place();
+    fleet.catch_up(Instant::now());
     assert!(one.lease().is_some());
     fleet.ready(&one.session, 1);
+    assert!(holder(&fleet, 0).is_some());
     fleet.pause(&one.session, true);
-    assert_eq!(holder(&fleet, 0), None);
+    assert_eq!(routed(&fleet, 0), None);
     fleet.pause(&one.session, false);
     assert!(holder(&fleet, 0).is_some());
 
     fleet.release(&one.session, &Release { lease: 1, experts: BTreeMap::from([(0, vec![(0, 3)])]) }).unwrap();
-    assert_eq!(holder(&fleet, 0), None);
-    assert!(holder(&fleet, 1).is_some());
+    assert_eq!(routed(&fleet, 0), None);
+    assert!(routed(&fleet, 1).is_some());
     fleet.release(&one.session, &Release { lease: 1, experts: BTreeMap::new() }).unwrap();
-    assert_eq!(holder(&fleet, 1), None);
+    assert_eq!(routed(&fleet, 1), None);
     fleet.leave(&one.session);
-    fleet.place();
+    fleet.catch_up(Instant::now());
     assert_eq!(fleet.settled(), Some(0));
 }
 
@@ -93,11 +107,11 @@ fn a_stale_confirmation_changes_nothing() {
     let fleet = fleet();
     let mut one = Worker::join(&fleet, 1);
     let mut two = Worker::join(&fleet, 2);
-    fleet.place();
+    fleet.catch_up(Instant::now());
     assert!(one.lease().is_some() && two.lease().is_some());
     fleet.ready(&two.session, 1);
     fleet.leave(&two.session);
-    fleet.place();
+    fleet.catch_up(Instant::now());
     assert_eq!(one.lease(), Some((2, "0:0-3,1:0-3".into())));
     fleet.ready(&one.session, 1);
     assert_eq!(holder(&fleet, 0), None);
@@ -111,8 +125,117 @@ async fn waiting_for_workers_ends_with_what_is_missing() {
     let error = fleet.wait_ready(1, Duration::from_millis(5)).await.unwrap_err();
     assert_eq!(error, NotReady { expected: 1, ready: 0, experts: 8, held: 0, waited_ms: 5 });
     let one = Worker::join(&fleet, 1);
-    fleet.place();
-    let confirm = async { fleet.ready(&one.session, 1) };
+    fleet.catch_up(Instant::now());
+    let confirm = async {
+        fleet.ready(&one.session, 1);
+        fleet.catch_up(Instant::now());
+    };
     let (ready, ()) = tokio::join!(fleet.wait_ready(1, Duration::from_secs(1)), confirm);
     assert_eq!(ready, Ok(()));
+}
+
+#[test]
+fn what_a_worker_gives_back_is_not_asked_whatever_lease_it_names() {
+    let fleet = fleet();
+    let one = Worker::join(&fleet, 1);
+    fleet.catch_up(Instant::now());
+    fleet.ready(&one.session, 1);
+    let _two = Worker::join(&fleet, 2);
+    assert!(holder(&fleet, 1).is_some());
+    let expert = |expert| ExpertId { layer: 1, expert };
+    fleet.release(&one.session, &Release { lease: 9, experts: BTreeMap::from([(1, vec![(0, 1)])]) }).unwrap();
+    assert_eq!(routed(&fleet, 1), None);
+    let routes = fleet.routes();
+    let index = routes.holder(expert(2)).expect("it still holds this one");
+    assert_eq!(routes.holders[index].lease, 1, "under the lease that it confirmed");
+}
+
+#[test]
+fn a_lease_that_nobody_confirms_goes_to_others_and_its_session_ends() {
+    let fleet = fleet();
+    let mut one = Worker::join(&fleet, 1);
+    let mut two = Worker::join(&fleet, 2);
+    fleet.catch_up(Instant::now());
+    assert!(one.lease().is_some() && two.lease().is_some());
+    fleet.ready(&two.session, 1);
+    let soon = Instant::now() + Duration::from_secs(89);
+    fleet.catch_up(soon);
+    assert!(!one.ended.is_requested());
+    fleet.catch_up(soon + Duration::from_secs(2));
+    assert!(one.ended.is_requested() && !two.ended.is_requested());
+    assert_eq!(two.lease(), Some((2, "0:0-3,1:0-3".into())));
+}
+
+#[test]
+fn saying_the_same_again_builds_no_routes() {
+    let fleet = fleet();
+    let mut one = Worker::join(&fleet, 1);
+    fleet.catch_up(Instant::now());
+    fleet.ready(&one.session, 1);
+    assert!(one.lease().is_some() && holder(&fleet, 0).is_some());
+    let before = fleet.routes();
+    for _ in 0..3 {
+        fleet.pause(&one.session, false);
+        fleet.offer(&one.session, offer(vec![])).unwrap();
+        fleet.release(&one.session, &Release { lease: 1, experts: BTreeMap::from([(7, vec![(0, 3)])]) }).unwrap();
+        fleet.catch_up(Instant::now());
+    }
+    assert!(Arc::ptr_eq(&before, &fleet.routes()) && one.lease().is_none());
+
+    fleet.pause(&one.session, true);
+    let paused = fleet.routes();
+    assert!(!Arc::ptr_eq(&before, &paused));
+    for _ in 0..3 {
+        fleet.pause(&one.session, false);
+        fleet.pause(&one.session, true);
+    }
+    assert!(Arc::ptr_eq(&paused, &fleet.routes()), "until the changes are gathered");
+}
+
+#[test]
+fn an_offer_wishes_for_no_more_layers_than_there_are() {
+    let fleet = fleet();
+    let one = Worker::join(&fleet, 1);
+    fleet.offer(&one.session, offer(vec![0, 1, 2])).unwrap();
+    let error = fleet.offer(&one.session, offer(vec![0; 4])).unwrap_err();
+    assert_eq!(error.to_string(), "wanted layers 4 is over the limit of 3");
+}
+
+#[test]
+fn a_worker_fetches_what_it_was_leased_and_a_few_times_only() {
+    let fleet = fleet();
+    let one = Worker::join(&fleet, 1);
+    let get = |layer, expert, length| fleet.fetch(&one.session, &ExpertGet { layer, expert, offset: 0, length });
+    assert_eq!(get(0, MANIFEST_EXPERT, 100), Ok(()));
+    assert_eq!(get(1, 0, 8), Err(FetchRefused::NotLeased { layer: 1, expert: 0 }));
+    fleet.catch_up(Instant::now());
+    assert_eq!((get(1, 0, 8), get(0, 3, 8)), (Ok(()), Ok(())));
+    assert_eq!(get(0, 4, 8), Err(FetchRefused::NotLeased { layer: 0, expert: 4 }));
+
+    // The lease shrinks while its pieces are on their way; they are no fault.
+    let _two = Worker::join(&fleet, 2);
+    fleet.catch_up(Instant::now());
+    assert_eq!(get(1, 0, 8), Ok(()));
+    fleet.ready(&one.session, 2);
+    assert_eq!((get(0, 0, 8), get(1, 0, 8)), (Ok(()), Err(FetchRefused::NotLeased { layer: 1, expert: 0 })));
+
+    let whole = std::iter::repeat_with(|| get(0, 0, CHUNK_BYTES_MAX as u32)).take(20);
+    let given = whole.take_while(Result::is_ok).count();
+    assert!((8..16).contains(&given), "{given}");
+    assert_eq!(get(0, MANIFEST_EXPERT, CHUNK_BYTES_MAX as u32), Err(FetchRefused::TooMuch));
+}
+
+#[test]
+fn a_newly_confirmed_lease_is_named_at_once_where_another_was_asked_before() {
+    let fleet = fleet();
+    let one = Worker::join(&fleet, 1);
+    fleet.catch_up(Instant::now());
+    fleet.ready(&one.session, 1);
+    assert_eq!(routed(&fleet, 0), None, "a newcomer's routes are gathered");
+    assert_eq!(holder(&fleet, 0), Some((Hex([1; 16]), 1)));
+    let two = Worker::join(&fleet, 2);
+    fleet.catch_up(Instant::now());
+    fleet.ready(&two.session, 1);
+    fleet.ready(&one.session, 2);
+    assert_eq!(routed(&fleet, 0), Some((Hex([1; 16]), 2)));
 }
