@@ -25,3 +25,4 @@ mod tiny_model;
 mod wallet;
 mod wire;
 mod wire_roundtrip;
+mod worker;

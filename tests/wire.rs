@@ -313,6 +313,28 @@ fn dispatches_that_lie_are_refused_by_name() {
 }
 
 #[test]
+fn a_request_whose_reply_would_fit_no_frame_is_refused() {
+    // 8192 elements: 31 exact rows, or 31 float assignments, fill a reply; the request itself is a quarter of that.
+    for (flags, rows, count, reply) in [(0, 32, 32, 32 * 32_769), (FLAG_FLOAT, 1, 32, 1 + 32 * 32_768)] {
+        let header = work_header(Kind::Dispatch, flags, rows, count);
+        let refused = Dispatch::decode(&header, &Bytes::new(), 8192);
+        assert_eq!(refused, Err(FrameError::Over { what: "reply bytes", got: reply, max: BODY_BYTES_MAX as u64 }));
+        let header = work_header(Kind::Dispatch, flags, rows.min(31), 31);
+        assert!(matches!(Dispatch::decode(&header, &Bytes::new(), 8192), Err(FrameError::Truncated { .. })));
+    }
+}
+
+#[test]
+fn texts_of_a_peer_are_plain_once_they_are_read() {
+    let frame =
+        Refuse { reason: format!("\u{1b}[31mbusy\n{}", "x".repeat(500)), retry_after_ms: None }.frame().unwrap();
+    let reason = Refuse::read(&frame).unwrap().reason;
+    assert!(reason.starts_with("[31mbusyx") && reason.len() == 128, "{reason}");
+    let unknown = Frame::new(Header::control(Kind::Pause), r#"{"\u001b[2J":1}"#).unwrap();
+    assert!(!Pause::read(&unknown).unwrap_err().to_string().contains('\u{1b}'));
+}
+
+#[test]
 fn partials_that_lie_are_refused_by_name() {
     let header = work_header(Kind::Partials, 0, 2, 3);
     let refused = |header: &Header, bytes: &str, rows, count| {

@@ -6,6 +6,7 @@ use kvasir::types::{GateWeight, Hex, PublicKey};
 use kvasir::wire::chunk::ExpertChunk;
 use kvasir::wire::control::*;
 use kvasir::wire::frame::FLAG_FLOAT;
+use kvasir::wire::text::plain;
 use kvasir::wire::work::{Activations, Assignment, Dispatch, PartialValues, Partials, RowHead, RowStatus};
 use kvasir::wire::{Frame, Header, Kind};
 use proptest::collection::{btree_map, btree_set, vec};
@@ -198,6 +199,7 @@ proptest! {
         text in any::<String>(), n in any::<u64>(), m in any::<u32>(), id in any::<[u8; 16]>(), key in any::<[u8; 32]>(),
         experts in btree_map(any::<u16>(), vec(any::<(u16, u16)>(), 0..4), 0..4),
     ) {
+        let text = plain(&text);
         there_and_back(&Refuse { reason: text.clone(), retry_after_ms: (n % 2 == 0).then_some(n) });
         let wants = experts.keys().copied().collect();
         // JSON numbers are read to the last bit or the one beside it; a self-test's rate needs no more.

@@ -1,10 +1,13 @@
 //! Bodies of the control frames: JSON, unknown fields refused, binary as lower-case hex, keys as base58.
+//!
+//! Texts for people are made [`plain`] as they are read.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::frame::{Frame, FrameError, Header, Kind};
+use super::text::{plain, plain_text};
 use crate::types::{Digest, Hex, PublicKey, SessionId, WorkerId};
 
 /// Largest JSON control body.
@@ -58,7 +61,7 @@ pub trait Control: Serialize + DeserializeOwned {
 
 /// A JSON error as a named refusal; the body itself is never repeated.
 pub(super) fn json_error(kind: Kind, error: &serde_json::Error) -> FrameError {
-    FrameError::Body { what: "JSON body", expected: format!("{kind:?}"), got: error.to_string() }
+    FrameError::Body { what: "JSON body", expected: format!("{kind:?}"), got: plain(&error.to_string()) }
 }
 
 macro_rules! control {
@@ -75,6 +78,7 @@ control! {
     /// Why the hub ends a session before or during the handshake.
     Refuse = Refuse {
         /// Stable code: `version`, `draining`, `busy`, `unauthorised`, `limit`, `replaced`, `quarantined`, `update_required`.
+        #[serde(deserialize_with = "plain_text")]
         reason: String,
         /// When to try again, if it makes sense.
         retry_after_ms: Option<u64>,
@@ -84,6 +88,7 @@ control! {
     /// What a worker has to give. Forwarded by the hub unchanged.
     Offer = Offer {
         /// Device for people, e.g. `CPU avx512 (AMD EPYC)`.
+        #[serde(deserialize_with = "plain_text")]
         device: String,
         /// Bytes that the slice may take.
         memory_bytes: u64,
@@ -140,7 +145,8 @@ control! {
 control! {
     /// A worker will not answer a request; the body's `request` is in the header.
     Decline = Decline {
-        /// Stable code: `lease`, `deadline`, `shape`, `paused`, `internal`.
+        /// Stable code: `lease`, `deadline`, `shape`, `busy`, `paused`, `internal`.
+        #[serde(deserialize_with = "plain_text")]
         reason: String,
     }
 }
@@ -189,6 +195,7 @@ control! {
     /// A worker stops taking work.
     Pause = Pause {
         /// For the log.
+        #[serde(deserialize_with = "plain_text")]
         reason: String,
     }
 }
@@ -223,6 +230,7 @@ control! {
     /// Hub → backbone, last frame.
     SessionClosed = SessionClosed {
         /// For the log.
+        #[serde(deserialize_with = "plain_text")]
         reason: String,
     }
 }
@@ -238,6 +246,7 @@ control! {
         /// Assignments not to pay.
         refused: u32,
         /// Stable code: `ok`, `late`, `shape`, `status`, `duplicate`, `unused`, `declined`, `audit`.
+        #[serde(deserialize_with = "plain_text")]
         reason: String,
     }
 }
@@ -251,6 +260,7 @@ control! {
         /// First request whose credit is void.
         void_from_request: u64,
         /// For the signed log.
+        #[serde(deserialize_with = "plain_text")]
         reason: String,
     }
 }

@@ -10,6 +10,7 @@ pub mod handshake;
 pub mod receipt;
 pub mod signature;
 pub mod slice;
+pub mod text;
 pub mod work;
 
 pub use frame::{Frame, FrameError, Header, Kind};

@@ -165,7 +165,7 @@ impl Dispatch {
     /// Reads a body; `hidden` is the model's hidden size.
     ///
     /// # Errors
-    /// Lengths that disagree with the header, a row table that is not contiguous, unordered or repeated experts,
+    /// Lengths that disagree with the header, a reply that no frame would hold, a row table that is not contiguous, unordered or repeated experts,
     /// an illegal gate weight or an illegal quantised row.
     pub fn decode(header: &Header, body_bytes: &Bytes, hidden: usize) -> Result<Self, FrameError> {
         let float = header.flags & FLAG_FLOAT != 0;
@@ -175,6 +175,10 @@ impl Dispatch {
         }
         if hidden == 0 || hidden > HIDDEN_MAX {
             return Err(body("hidden", format!("1..={HIDDEN_MAX}"), hidden));
+        }
+        let reply = if float { n_rows + 4 * n_assignments * hidden } else { n_rows * (1 + 4 * hidden) };
+        if reply > BODY_BYTES_MAX {
+            return Err(FrameError::Over { what: "reply bytes", got: reply as u64, max: BODY_BYTES_MAX as u64 });
         }
         let row_bytes = if float { 4 * hidden } else { super_blocks(hidden) * SUPER_BLOCK_BYTES };
         let assignment_bytes = if float { 4 } else { 6 };

@@ -6,15 +6,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, MutexGuard, Semaphore, mpsc};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::Source;
-use super::session::{Link, LinkError};
+use super::load::Load;
+use super::outgoing::{Link, LinkError};
 use super::slices::{Held, Holdings, Library};
 use super::status::{Board, Phase};
 use crate::kernel::{Expert, KernelError};
@@ -29,6 +30,10 @@ use crate::wire::{Frame, FrameError, Slice};
 pub(super) const PIECES_IN_FLIGHT: usize = 8;
 /// How often a damaged expert is fetched before the link is given up.
 const TRIES: usize = 3;
+/// How long experts that were given back stay when the questions for others do not pause.
+const LAST_QUESTIONS: Duration = Duration::from_secs(3);
+/// Time between two looks for quiet.
+const QUIET_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a lease cannot be taken.
 #[derive(Debug, thiserror::Error)]
@@ -215,6 +220,9 @@ pub(super) struct Taking {
     pub board: Arc<Board>,
     pub link: Arc<Link>,
     pub pipe: Arc<Pipe>,
+    pub load: Arc<Load>,
+    /// Without a request for this long, the backbone has heard what was given back.
+    pub quiet: Duration,
     /// Bytes offered.
     pub memory_bytes: u64,
 }
@@ -254,10 +262,8 @@ impl Taking {
             return Ok(known);
         }
         if let Source::LocalModel(model) = self.library.source() {
-            let model = Arc::clone(model);
-            let ours = spawn_blocking(move || Manifest::of(&model)).await??;
+            let ours = self.library.manifest_of(model).await?;
             if ours.id() == expected {
-                let ours = Arc::new(ours);
                 self.library.set_manifest(Arc::clone(&ours), true);
                 return Ok(ours);
             }
@@ -268,18 +274,28 @@ impl Taking {
         Ok(fetched)
     }
 
-    /// Gives back, by name, what the new slice does not need, when old and new would not fit together.
+    /// Drops what the new slice does not need, when old and new would not fit together: first it is given back, by
+    /// name, then whoever had asked before that was heard gets an answer.
     async fn make_room(&self, slice: &Slice, manifest: &Manifest, wanted: &[Wanted]) -> Result<(), FetchError> {
-        let Some(held) = self.holdings.newest() else { return Ok(()) };
-        let leaving = held.slice.without(slice);
-        let kept: u64 = held.slice.iter().filter_map(|id| expert_bytes(manifest, id.layer)).sum();
+        let mut resident = self.holdings.ids();
+        resident.extend(self.library.ids());
+        let kept: u64 = resident.iter().filter_map(|id| expert_bytes(manifest, id.layer)).sum();
         let coming: u64 = wanted.iter().map(|w| w.bytes).sum();
-        if leaving.is_empty() || kept + coming <= self.memory_bytes {
+        if kept + coming <= self.memory_bytes {
             return Ok(());
         }
-        let release = Release { lease: held.lease, experts: leaving.to_ranges() };
-        self.link.send(&release.frame()?).await?;
-        self.holdings.give_up(&leaving);
+        if let Some(held) = self.holdings.newest() {
+            let leaving = held.slice.without(slice);
+            if !leaving.is_empty() {
+                let release = Release { lease: held.lease, experts: leaving.to_ranges() };
+                self.link.send(&release.frame()?).await?;
+            }
+            let start = Instant::now();
+            while !self.load.is_quiet(start, self.quiet) && start.elapsed() < LAST_QUESTIONS {
+                sleep(QUIET_LOOK).await;
+            }
+        }
+        self.holdings.keep_only(slice);
         self.library.keep_only(slice);
         Ok(())
     }

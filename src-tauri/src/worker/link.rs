@@ -19,6 +19,8 @@ use crate::wire::handshake::HandshakeError;
 const REPLACED: u16 = 4001;
 /// Pause after a refusal that will not mend itself, and after being replaced.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
+/// Longest pause that a hub may ask for.
+const WISH_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// How a session ended in peace.
 #[derive(Debug, PartialEq, Eq)]
@@ -68,21 +70,28 @@ pub(super) async fn keep(worker: &Worker, shutdown: &Shutdown) {
     let mut backoff = Backoff::new(timers);
     for url in worker.config.gateways.iter().cycle() {
         worker.status.phase(Phase::Connecting { gateway: url.clone() });
-        let started = Instant::now();
+        // Only a session counts: dialling can take long and lead nowhere.
+        let mut lived = Duration::ZERO;
         let ended = tokio::select! {
             joined = session::join(worker, url) => match joined {
-                Ok((socket, session)) => session::serve(worker, socket, session, shutdown).await,
+                Ok(joined) => {
+                    let since = Instant::now();
+                    let ended = session::serve(worker, joined, shutdown).await;
+                    lived = since.elapsed();
+                    ended
+                }
                 Err(error) => Err(error),
             },
             () = shutdown.wait() => Ok(Ended::Stopped),
         };
         worker.status.unleased();
-        if started.elapsed() >= timers.healthy {
+        if lived >= timers.healthy {
             backoff.reset();
         }
         let (pause, reason) = match ended {
             Ok(Ended::Stopped) => return,
-            Ok(Ended::GoAway(pause)) => {
+            Ok(Ended::GoAway(wish)) => {
+                let pause = wished(wish, &mut backoff);
                 info!(gateway = url, ?pause, "the hub asks to come back later");
                 (pause, "the hub is going away".to_owned())
             }
@@ -100,13 +109,18 @@ pub(super) async fn keep(worker: &Worker, shutdown: &Shutdown) {
     }
 }
 
+/// A hub's wish within reason, and a drawn pause on top: a wish for none must not become a loop without rest.
+fn wished(wish: Duration, backoff: &mut Backoff) -> Duration {
+    wish.min(WISH_MAX) + jitter(backoff.bound())
+}
+
 /// The pause that an error asks for: the hub's own wish, a long one where nothing changes by itself, else a drawn one.
 fn pause_after(error: &SessionError, backoff: &mut Backoff) -> Duration {
+    if let SessionError::Handshake(HandshakeError::Refused { retry_after_ms: Some(ms), .. }) = error {
+        return wished(Duration::from_millis(*ms), backoff);
+    }
     let bound = backoff.bound();
     match error {
-        SessionError::Handshake(HandshakeError::Refused { retry_after_ms: Some(ms), .. }) => {
-            Duration::from_millis(*ms) + jitter(bound)
-        }
         SessionError::Handshake(error) if !error.is_temporary() => LONG_PAUSE + jitter(bound),
         SessionError::Socket(WsError::Closed { code: REPLACED, .. }) => LONG_PAUSE + jitter(bound),
         _ => jitter(bound),
@@ -128,6 +142,13 @@ mod tests {
     }
 
     #[test]
+    fn a_wish_for_no_pause_is_no_loop_without_rest() {
+        let mut backoff = Backoff::new(&Timers::default());
+        let pauses: Duration = (0..40).map(|_| wished(Duration::ZERO, &mut backoff)).sum();
+        assert!(pauses > Duration::from_secs(60), "{pauses:?}");
+    }
+
+    #[test]
     fn a_refusal_is_waited_out_as_the_hub_says() {
         let mut backoff = Backoff::new(&Timers::default());
         let refused = |reason: &str, retry_after_ms| {
@@ -135,6 +156,8 @@ mod tests {
         };
         assert!(pause_after(&refused("busy", Some(9_000)), &mut backoff) >= Duration::from_secs(9));
         assert!(pause_after(&refused("unauthorised", None), &mut backoff) >= LONG_PAUSE);
+        let forever = pause_after(&refused("busy", Some(u64::MAX)), &mut backoff);
+        assert!((WISH_MAX..=WISH_MAX + Timers::default().backoff_max).contains(&forever));
         let replaced = SessionError::Socket(WsError::Closed { code: REPLACED, reason: "replaced".into() });
         assert!(pause_after(&replaced, &mut backoff) >= LONG_PAUSE);
         assert!(

@@ -8,6 +8,8 @@
 mod fetch;
 mod home;
 mod link;
+mod load;
+mod outgoing;
 mod pace;
 mod receipts;
 mod serve;
@@ -59,6 +61,8 @@ pub struct Timers {
     pub chunk: Duration,
     /// How long requests under way are still answered when the worker stops.
     pub drain: Duration,
+    /// The same when the hub goes away and the worker has time.
+    pub moving: Duration,
 }
 
 impl Default for Timers {
@@ -70,6 +74,7 @@ impl Default for Timers {
             healthy: Duration::from_secs(10),
             chunk: Duration::from_secs(30),
             drain: Duration::from_secs(1),
+            moving: Duration::from_secs(10),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The desk where requests are computed: one thread, one request at a time, so that the link never waits for a kernel.
 //!
 //! All parts of a request are one batch, answered part by part.
-//! **Promise:** every request is answered in full or declined once, with a reason; what is past its deadline is not
-//! computed.
+//! **Promises:** every request is answered in full or declined once, with a reason, a kernel that panics included;
+//! what is past its deadline, or whose link is gone, is not computed.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use super::session::Link;
+use super::load::{Load, Place};
+use super::outgoing::Link;
 use super::slices::Holdings;
 use super::status::Board;
 use crate::kernel::{ExpertCompute, ExpertSource};
@@ -30,6 +31,8 @@ pub(super) mod reason {
     pub const DEADLINE: &str = "deadline";
     /// The request contradicts itself.
     pub const SHAPE: &str = "shape";
+    /// The requests under way hold too many bytes.
+    pub const BUSY: &str = "busy";
     /// The kernel failed.
     pub const INTERNAL: &str = "internal";
 }
@@ -39,14 +42,43 @@ const REQUEST_BYTES_MAX: usize = 72 << 20;
 
 /// A request, complete once all its parts are there.
 pub(super) struct Job {
-    pub received: Instant,
-    /// Its parts in order.
-    pub parts: Vec<Frame>,
+    received: Instant,
+    place: Place,
+    /// Its parts in order; none once it is refused.
+    parts: Vec<Frame>,
+    refused: Option<&'static str>,
 }
 
 impl Job {
+    /// A request whose first part came now.
+    pub fn new(place: Place) -> Self {
+        Self { received: Instant::now(), place, parts: Vec::new(), refused: None }
+    }
+
+    /// Adds a part; a request that cannot be taken holds nothing from then on.
+    pub fn add(&mut self, part: Frame) {
+        let refused = if self.refused.is_some() {
+            return;
+        } else if !self.expects(&part.header) {
+            reason::SHAPE
+        } else if !self.place.hold(part.body.len()) {
+            reason::BUSY
+        } else {
+            self.parts.push(part);
+            return;
+        };
+        self.refused = Some(refused);
+        self.parts.clear();
+        self.place.lighten();
+    }
+
+    /// Why it is refused, if it is.
+    pub fn refused(&self) -> Option<&'static str> {
+        self.refused
+    }
+
     /// Whether `header` is that of the next part, within the bounds of a request.
-    pub fn expects(&self, header: &Header) -> bool {
+    fn expects(&self, header: &Header) -> bool {
         let rows: u64 = self.parts.iter().map(|part| u64::from(part.header.rows)).sum();
         let bytes: usize = self.parts.iter().map(|part| part.body.len()).sum();
         let same = |first: &Header| {
@@ -71,7 +103,7 @@ pub(super) struct Tools {
 /// See the module.
 pub(super) struct Desk {
     jobs: SyncSender<Job>,
-    waiting: Arc<AtomicUsize>,
+    load: Arc<Load>,
 }
 
 impl Desk {
@@ -81,54 +113,48 @@ impl Desk {
     /// When the system gives no thread.
     pub fn open(tools: Tools, queue: usize) -> std::io::Result<Self> {
         let (jobs, queued) = sync_channel(queue);
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let (runtime, done) = (Handle::current(), Arc::clone(&waiting));
-        std::thread::Builder::new().name("kvasir-desk".into()).spawn(move || work(&tools, &runtime, &queued, &done))?;
-        Ok(Self { jobs, waiting })
+        let runtime = Handle::current();
+        std::thread::Builder::new().name("kvasir-desk".into()).spawn(move || work(&tools, &runtime, &queued))?;
+        Ok(Self { jobs, load: Load::new() })
+    }
+
+    /// What is under way.
+    pub fn load(&self) -> &Arc<Load> {
+        &self.load
     }
 
     /// Puts a request on the desk; gives the reason when it cannot be taken.
     pub fn put(&self, job: Job) -> Result<(), &'static str> {
-        self.waiting.fetch_add(1, SeqCst);
-        self.jobs.try_send(job).map_err(|error| {
-            self.waiting.fetch_sub(1, SeqCst);
-            match error {
-                TrySendError::Full(_) => reason::DEADLINE,
-                TrySendError::Disconnected(_) => reason::INTERNAL,
-            }
+        self.jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => reason::DEADLINE,
+            TrySendError::Disconnected(_) => reason::INTERNAL,
         })
     }
-
-    /// Whether every request was answered.
-    pub fn is_clear(&self) -> bool {
-        self.waiting.load(SeqCst) == 0
-    }
 }
 
-fn work(tools: &Tools, runtime: &Handle, queued: &Receiver<Job>, waiting: &AtomicUsize) {
+/// Answers until the session is over; what still waits then is let go.
+fn work(tools: &Tools, runtime: &Handle, queued: &Receiver<Job>) {
     while let Ok(job) = queued.recv() {
-        let replies = answer(tools, &job).unwrap_or_else(|why| vec![decline(&job, why)]);
+        if tools.link.strong_count() == 0 {
+            return;
+        }
+        let request = job.parts.first().map_or(0, |part| part.header.request);
+        let replies = match catch_unwind(AssertUnwindSafe(|| answer(tools, &job))).unwrap_or(Err(reason::INTERNAL)) {
+            Ok(replies) => replies,
+            Err(why) => Vec::from_iter(Decline { reason: why.to_owned() }.reply(request).ok()),
+        };
         let Some(link) = tools.link.upgrade() else { return };
         for reply in replies {
-            let sent = match reply {
-                Ok(frame) => runtime.block_on(link.send(&frame)).map_err(|e| e.to_string()),
-                Err(error) => Err(error.to_string()),
-            };
-            if let Err(error) = sent {
-                warn!(error, "reply not sent");
+            if let Err(error) = runtime.block_on(link.send(&reply)) {
+                warn!(request, %error, "reply not sent");
+                break;
             }
         }
-        waiting.fetch_sub(1, SeqCst);
     }
-}
-
-fn decline(job: &Job, why: &str) -> Result<Frame, FrameError> {
-    let request = job.parts.first().map_or(0, |part| part.header.request);
-    Decline { reason: why.to_owned() }.reply(request)
 }
 
 /// The frames that answer a request, or the reason to decline it.
-fn answer(tools: &Tools, job: &Job) -> Result<Vec<Result<Frame, FrameError>>, &'static str> {
+fn answer(tools: &Tools, job: &Job) -> Result<Vec<Frame>, &'static str> {
     let first = job.parts.first().ok_or(reason::SHAPE)?;
     let layer = first.header.layer;
     let word =
@@ -147,13 +173,20 @@ fn answer(tools: &Tools, job: &Job) -> Result<Vec<Result<Frame, FrameError>>, &'
     if requests.iter().any(|r| r.lease != lease) || !ids.all(|id| held.slice.contains(id)) {
         return Err(reason::LEASE);
     }
-    let partials = tools.compute.compute(&*held as &dyn ExpertSource, layer, &requests).map_err(|error| {
+    let failed = |error: &dyn std::fmt::Display| {
         warn!(request = first.header.request, %error, "request not computed");
         reason::INTERNAL
-    })?;
+    };
+    let computed = tools.compute.compute(&*held as &dyn ExpertSource, layer, &requests);
+    let partials = computed.map_err(|error| failed(&error))?;
+    if partials.len() != job.parts.len() {
+        return Err(failed(&format_args!("expected {} parts, got {}", job.parts.len(), partials.len())));
+    }
+    let replies = job.parts.iter().zip(&partials).map(|(part, partials)| reply(&part.header, partials, held.hidden));
+    let replies = replies.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
     let assignments: usize = requests.iter().map(|r| r.assignments.len()).sum();
     tools.board.answered(assignments as u64, held.hidden);
-    Ok(job.parts.iter().zip(&partials).map(|(part, partials)| reply(&part.header, partials, held.hidden)).collect())
+    Ok(replies)
 }
 
 /// The reply repeats its request's shape.
@@ -161,3 +194,6 @@ fn reply(asked: &Header, partials: &Partials, hidden: usize) -> Result<Frame, Fr
     let kind = if asked.kind == Kind::Challenge { Kind::ChallengeReply } else { Kind::Partials };
     Frame::new(Header { kind, ..*asked }, partials.encode(hidden))
 }
+
+#[cfg(test)]
+mod tests;

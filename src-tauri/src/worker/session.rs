@@ -9,50 +9,31 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{debug, info};
 
 use super::fetch::{FetchError, Pipe, Taking};
+use super::outgoing::{Link, LinkError};
 use super::receipts::Receipts;
-use super::serve::{Desk, Job, Tools, reason};
+use super::serve::{Desk, Job, Tools};
 use super::slices::Holdings;
 use super::status::Phase;
 use super::{PATH, Worker, link::Ended};
-use crate::net::ws::{self, WsError, WsReceiver, WsSender, WsStream};
+use crate::net::ws::{self, WsError, WsReceiver, WsStream};
 use crate::shutdown::Shutdown;
+use crate::types::Digest;
 use crate::wire::control::{Control, Decline, GoAway, Lease, Offer, Receipt, Refuse, Release, SliceReady};
-use crate::wire::handshake::{HandshakeError, Open, OpenError, Seal, WorkerHandshake, WorkerRandom, WorkerSession};
+use crate::wire::handshake::{HandshakeError, Open, OpenError, WorkerHandshake, WorkerRandom, WorkerSession};
 use crate::wire::receipt::ReceiptError;
 use crate::wire::{Frame, FrameError, Kind};
 
 /// Requests whose parts are still coming in.
 const INCOMPLETE_MAX: usize = 8;
-/// Quiet for this long, a released worker has seen the last of its requests.
+/// Quiet for this long and the time of a round trip, a released worker has seen the last of its requests.
 const QUIET: Duration = Duration::from_millis(200);
-
-/// Why a frame did not leave.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(super) enum LinkError {
-    #[error(transparent)]
-    Socket(#[from] WsError),
-    #[error("the session is over")]
-    Over,
-}
-
-/// The sending end of a session: frames are sealed in the order in which they leave.
-pub(super) struct Link {
-    seal: Mutex<Seal>,
-    sender: WsSender,
-}
-
-impl Link {
-    pub async fn send(&self, frame: &Frame) -> Result<(), LinkError> {
-        let mut seal = self.seal.lock().await;
-        let sealed = seal.seal(frame);
-        Ok(self.sender.send(sealed).await?)
-    }
-}
+/// Longest time that counts as a round trip.
+const ROUND_TRIP_MAX: Duration = Duration::from_secs(1);
 
 /// Why a session ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -85,28 +66,40 @@ pub(super) enum SessionError {
     Unexpected { got: Kind },
     #[error("pieces of experts that were not asked for")]
     Unasked,
+    #[error("lease for the model with manifest {got}, expected {expected}")]
+    OtherModel { expected: Digest, got: Digest },
     #[error("more than {INCOMPLETE_MAX} requests are incomplete")]
     Incomplete,
 }
 
-/// Dials a gateway and proves the wallet to its hub.
-pub(super) async fn join(worker: &Worker, url: &str) -> Result<(WsStream, WorkerSession), SessionError> {
-    let mut socket = WsStream::connect(&with_path(url), Arc::clone(&worker.tls), ws::WsConfig::worker()).await?;
-    let limit = worker.config.timers.handshake;
-    let session = timeout(limit, greet(worker, url, &mut socket)).await;
-    Ok((socket, session.map_err(|_| SessionError::HandshakeDeadline(limit))??))
+/// A session that the hub has agreed to.
+pub(super) struct Joined {
+    socket: WsStream,
+    session: WorkerSession,
+    /// From our answer to the hub's welcome.
+    round_trip: Duration,
 }
 
-async fn greet(worker: &Worker, url: &str, socket: &mut WsStream) -> Result<WorkerSession, SessionError> {
+/// Dials a gateway and proves the wallet to its hub.
+pub(super) async fn join(worker: &Worker, url: &str) -> Result<Joined, SessionError> {
+    let mut socket = WsStream::connect(&with_path(url), Arc::clone(&worker.tls), ws::WsConfig::worker()).await?;
+    let limit = worker.config.timers.handshake;
+    let greeted = timeout(limit, greet(worker, url, &mut socket)).await;
+    let (session, round_trip) = greeted.map_err(|_| SessionError::HandshakeDeadline(limit))??;
+    Ok(Joined { socket, session, round_trip })
+}
+
+async fn greet(worker: &Worker, url: &str, socket: &mut WsStream) -> Result<(WorkerSession, Duration), SessionError> {
     let config = &worker.config;
     let random = WorkerRandom::draw()?;
     let operators = config.operators.clone();
     let mut shake = WorkerHandshake::new(operators, host_of(url), worker.home.worker_id, &config.agent, random);
     let hello = Frame::decode(socket.recv().await?.ok_or(SessionError::Closed)?)?;
     let answer = shake.answer(&hello, &*worker.wallet, config.clock.unix_ms() / 1000)?;
+    let answered = Instant::now();
     socket.send(answer.encode()).await?;
     let welcome = Frame::decode(socket.recv().await?.ok_or(SessionError::Closed)?)?;
-    Ok(shake.welcomed(&welcome)?)
+    Ok((shake.welcomed(&welcome)?, answered.elapsed()))
 }
 
 /// The host of a URL, without scheme, port and path.
@@ -140,6 +133,9 @@ struct Session<'a> {
     pieces: mpsc::Sender<Frame>,
     receipts: Receipts,
     incomplete: BTreeMap<u64, Job>,
+    /// Manifest of the model that the hub said hello with.
+    manifest: Digest,
+    quiet: Duration,
 }
 
 /// What a frame asks of the session's loop.
@@ -150,16 +146,12 @@ enum Next {
 }
 
 /// Serves until the session ends or the worker stops.
-pub(super) async fn serve(
-    worker: &Worker,
-    socket: WsStream,
-    session: WorkerSession,
-    shutdown: &Shutdown,
-) -> Result<Ended, SessionError> {
-    let WorkerSession { session_id, hub_key, session_signer, limits, seal, open, .. } = session;
+pub(super) async fn serve(worker: &Worker, joined: Joined, shutdown: &Shutdown) -> Result<Ended, SessionError> {
+    let Joined { socket, session, round_trip } = joined;
+    let WorkerSession { session_id, hub_key, session_signer, manifest, limits, seal, open, .. } = session;
     info!(session = %session_id, hub = %hub_key, "session open");
     let (sender, receiver) = socket.split();
-    let link = Arc::new(Link { seal: Mutex::new(seal), sender });
+    let link = Arc::new(Link::new(seal, sender));
     let holdings = Arc::new(Holdings::default());
     let tools = Tools {
         compute: Arc::clone(&worker.compute),
@@ -172,7 +164,9 @@ pub(super) async fn serve(
     let receipts_dir = worker.home.receipts.clone();
     let receipts = Receipts::new(hub_key, session_id, worker.wallet.address(), session_signer, receipts_dir);
     let (pipe, incomplete) = (Arc::new(pipe), BTreeMap::new());
-    let session = Session { worker, link, receiver, open, holdings, desk, pipe, pieces, receipts, incomplete };
+    let quiet = QUIET + round_trip.min(ROUND_TRIP_MAX);
+    let session =
+        Session { worker, link, receiver, open, holdings, desk, pipe, pieces, receipts, incomplete, manifest, quiet };
     session.run(shutdown).await
 }
 
@@ -186,6 +180,7 @@ impl Session<'_> {
         };
         self.link.send(&offer.frame()?).await?;
         self.worker.status.phase(Phase::Offered);
+        let timers = self.worker.config.timers;
         let mut taking = idle();
         let stop = shutdown.wait();
         tokio::pin!(stop);
@@ -196,7 +191,7 @@ impl Session<'_> {
                     Next::Take(lease) => taking = self.take(lease),
                     Next::Leave(go) => {
                         drop(taking);
-                        self.drain("moving").await?;
+                        self.drain("moving", timers.moving, shutdown).await?;
                         return Ok(Ended::GoAway(Duration::from_millis(go.reconnect_after_ms)));
                     }
                 },
@@ -211,7 +206,7 @@ impl Session<'_> {
                 }
                 () = &mut stop => {
                     drop(taking);
-                    self.drain("stopping").await?;
+                    self.drain("stopping", timers.drain, shutdown).await?;
                     return Ok(Ended::Stopped);
                 }
             }
@@ -241,6 +236,8 @@ impl Session<'_> {
             board: Arc::clone(&self.worker.status),
             link: Arc::clone(&self.link),
             pipe: Arc::clone(&self.pipe),
+            load: Arc::clone(self.desk.load()),
+            quiet: self.quiet,
             memory_bytes: self.worker.config.memory_bytes,
         };
         Box::pin(taking.take(lease))
@@ -250,7 +247,13 @@ impl Session<'_> {
         match frame.header.kind {
             Kind::Dispatch | Kind::Challenge => self.request(frame).await?,
             Kind::ExpertChunk => self.pieces.try_send(frame).map_err(|_| SessionError::Unasked)?,
-            Kind::Lease => return Ok(Next::Take(Lease::read(&frame)?)),
+            Kind::Lease => {
+                let lease = Lease::read(&frame)?;
+                if lease.manifest != self.manifest {
+                    return Err(SessionError::OtherModel { expected: self.manifest, got: lease.manifest });
+                }
+                return Ok(Next::Take(lease));
+            }
             Kind::GoAway => return Ok(Next::Leave(GoAway::read(&frame)?)),
             Kind::Receipt => {
                 let receipt = Receipt::read(&frame)?;
@@ -268,52 +271,56 @@ impl Session<'_> {
         Ok(Next::Go)
     }
 
-    /// Collects the parts of a request, in order, and puts it on the desk when it is complete.
+    /// Collects the parts of a request, in order, and puts it on the desk when it is complete. One that is refused is
+    /// declined with its last part, because a decline speaks for all of them.
     async fn request(&mut self, frame: Frame) -> Result<(), SessionError> {
         let header = frame.header;
         let mut job = match self.incomplete.remove(&header.request) {
             Some(job) => job,
             None if self.incomplete.len() >= INCOMPLETE_MAX => return Err(SessionError::Incomplete),
-            None => Job { received: Instant::now(), parts: Vec::new() },
+            None => Job::new(self.desk.load().enter()),
         };
-        let fits = job.expects(&header);
-        job.parts.push(frame);
-        let refused = if !fits {
-            Some(reason::SHAPE)
-        } else if job.parts.len() < usize::from(header.parts) {
+        job.add(frame);
+        if header.part + 1 < header.parts {
             self.incomplete.insert(header.request, job);
-            None
-        } else {
-            self.desk.put(job).err()
-        };
-        if let Some(why) = refused {
+            return Ok(());
+        }
+        if let Some(why) = job.refused().or_else(|| self.desk.put(job).err()) {
             self.link.send(&Decline { reason: why.to_owned() }.reply(header.request)?).await?;
         }
         Ok(())
     }
 
-    /// Gives everything back, answers what is still under way, and closes.
-    async fn drain(mut self, why: &str) -> Result<(), SessionError> {
-        let patience = self.worker.config.timers.drain;
-        let until = Instant::now() + patience;
+    /// Gives everything back, answers what is still under way within `patience`, less when the worker stops, and
+    /// closes.
+    async fn drain(mut self, why: &str, patience: Duration, shutdown: &Shutdown) -> Result<(), SessionError> {
+        let stopping = self.worker.config.timers.drain;
+        let mut until = Instant::now() + patience;
         if let Some(held) = self.holdings.newest() {
             self.link.send(&Release { lease: held.lease, experts: BTreeMap::new() }.frame()?).await?;
         }
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match timeout(left.min(QUIET), receive(&mut self.receiver, &mut self.open)).await {
+            let now = Instant::now();
+            if shutdown.is_requested() {
+                until = until.min(now + stopping);
+            }
+            if now >= until {
+                break;
+            }
+            match timeout(self.quiet.min(until - now), receive(&mut self.receiver, &mut self.open)).await {
                 Ok(Ok(frame)) if frame.header.kind == Kind::ExpertChunk => {}
                 Ok(Ok(frame)) => drop(self.act(frame).await?),
                 Ok(Err(error)) => {
                     debug!(%error, "link ended while draining");
                     break;
                 }
-                Err(_) if left <= QUIET || self.desk.is_clear() => break,
+                // Requests whose parts are still coming in count as under way.
+                Err(_) if self.desk.load().is_clear() => break,
                 Err(_) => {}
             }
         }
         // The hub may be slow to answer the close; nobody waits for it.
-        let _ = timeout(patience, self.link.sender.close(1000, why)).await;
+        let _ = timeout(stopping, self.link.close(1000, why)).await;
         Ok(())
     }
 }

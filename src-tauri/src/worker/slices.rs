@@ -1,14 +1,18 @@
 //! The experts that a worker holds, by lease, and the library of verified experts behind them.
 //!
-//! A new slice takes over when all of it is verified; the one before stays until the backbone first asks under the new
+//! A new slice takes over when all of it is verified; those before stay until the backbone first asks under a later
 //! lease, so that no request under way finds its experts gone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use tokio::sync::OnceCell;
+use tokio::task::spawn_blocking;
+
 use super::Source;
+use super::fetch::FetchError;
 use crate::kernel::{Expert, ExpertSource};
-use crate::model::Manifest;
+use crate::model::{Manifest, Model};
 use crate::types::ExpertId;
 use crate::wire::Slice;
 
@@ -21,16 +25,35 @@ pub(super) struct Held {
     pub experts: HashMap<ExpertId, Arc<Expert>>,
 }
 
+impl Held {
+    fn within(&self, slice: &Slice) -> Self {
+        let experts = self.experts.iter().filter(|(id, _)| slice.contains(**id));
+        let experts: HashMap<ExpertId, Arc<Expert>> = experts.map(|(id, expert)| (*id, Arc::clone(expert))).collect();
+        let slice = self.slice.iter().filter(|id| slice.contains(*id)).collect();
+        Self { lease: self.lease, slice, hidden: self.hidden, experts }
+    }
+}
+
 impl ExpertSource for Held {
     fn expert(&self, layer: u16, expert: u16) -> Option<Arc<Expert>> {
         self.experts.get(&ExpertId { layer, expert }).cloned()
     }
 }
 
+/// Leases before the newest that may still be asked for; of more, the oldest go.
+const EARLIER_MAX: usize = 8;
+
 #[derive(Default)]
 struct Leases {
     newest: Option<Arc<Held>>,
-    before: Option<Arc<Held>>,
+    /// In the order in which they were held.
+    earlier: Vec<Arc<Held>>,
+}
+
+impl Leases {
+    fn all(&self) -> impl Iterator<Item = &Arc<Held>> {
+        self.earlier.iter().chain(&self.newest)
+    }
 }
 
 /// The leases of a session.
@@ -50,33 +73,38 @@ impl Holdings {
         self.read().newest.clone()
     }
 
-    /// The experts of a lease; the first question for the newest lets go of the one before.
+    /// Every expert that some lease still holds.
+    pub fn ids(&self) -> BTreeSet<ExpertId> {
+        self.read().all().flat_map(|held| held.experts.keys().copied()).collect()
+    }
+
+    /// The experts of a lease; a question for it lets go of those before it.
     pub fn of_lease(&self, lease: u32) -> Option<Arc<Held>> {
-        let (newest, before) = {
+        let (held, is_last) = {
             let leases = self.read();
-            (leases.newest.clone(), leases.before.clone())
+            let held = leases.all().find(|held| held.lease == lease).cloned()?;
+            (held, leases.earlier.iter().all(|earlier| earlier.lease >= lease))
         };
-        if let Some(held) = newest.filter(|held| held.lease == lease) {
-            if before.is_some() {
-                self.change(|leases| leases.before = None);
-            }
-            return Some(held);
+        if !is_last {
+            self.change(|leases| leases.earlier.retain(|earlier| earlier.lease >= lease));
         }
-        before.filter(|held| held.lease == lease)
+        Some(held)
     }
 
     pub fn take_over(&self, held: Arc<Held>) {
-        self.change(|leases| leases.before = leases.newest.replace(held));
+        self.change(|leases| {
+            leases.earlier.extend(leases.newest.replace(held));
+            let over = leases.earlier.len().saturating_sub(EARLIER_MAX);
+            leases.earlier.drain(..over);
+        });
     }
 
-    /// Lets go of some experts of the newest lease.
-    pub fn give_up(&self, leaving: &Slice) {
+    /// Lets go of everything outside `slice`, in every lease.
+    pub fn keep_only(&self, slice: &Slice) {
         self.change(|leases| {
-            leases.before = None;
-            let Some(held) = leases.newest.take() else { return };
-            let slice = held.slice.without(leaving);
-            let experts = slice.iter().filter_map(|id| Some((id, Arc::clone(held.experts.get(&id)?)))).collect();
-            leases.newest = Some(Arc::new(Held { lease: held.lease, hidden: held.hidden, slice, experts }));
+            for held in leases.earlier.iter_mut().chain(&mut leases.newest) {
+                *held = Arc::new(held.within(slice));
+            }
         });
     }
 }
@@ -84,6 +112,8 @@ impl Holdings {
 /// Verified experts of one model, kept over reconnects.
 pub(super) struct Library {
     source: Source,
+    /// Manifest of the local model, which is read whole for it: once.
+    local: OnceCell<Arc<Manifest>>,
     shelf: Mutex<Shelf>,
 }
 
@@ -97,7 +127,7 @@ struct Shelf {
 
 impl Library {
     pub fn new(source: Source) -> Self {
-        Self { source, shelf: Mutex::default() }
+        Self { source, local: OnceCell::new(), shelf: Mutex::default() }
     }
 
     pub fn source(&self) -> &Source {
@@ -112,6 +142,15 @@ impl Library {
         self.shelf().manifest.clone()
     }
 
+    /// The manifest of the local model.
+    pub async fn manifest_of(&self, model: &Arc<Model>) -> Result<Arc<Manifest>, FetchError> {
+        let compute = || async {
+            let model = Arc::clone(model);
+            Ok(Arc::new(spawn_blocking(move || Manifest::of(&model)).await??))
+        };
+        self.local.get_or_try_init(compute).await.cloned()
+    }
+
     /// Whether the local model is the one that is served.
     pub fn is_own(&self) -> bool {
         self.shelf().own
@@ -120,6 +159,11 @@ impl Library {
     /// Starts over for another model; `own` when it is the local one.
     pub fn set_manifest(&self, manifest: Arc<Manifest>, own: bool) {
         *self.shelf() = Shelf { manifest: Some(manifest), own, experts: HashMap::new() };
+    }
+
+    /// Every expert on the shelf.
+    pub fn ids(&self) -> BTreeSet<ExpertId> {
+        self.shelf().experts.keys().copied().collect()
     }
 
     pub fn get(&self, id: ExpertId) -> Option<Arc<Expert>> {
@@ -133,5 +177,42 @@ impl Library {
     /// Drops every expert outside `slice`.
     pub fn keep_only(&self, slice: &Slice) {
         self.shelf().experts.retain(|id, _| slice.contains(*id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(lease: u32, last: u16) -> Arc<Held> {
+        let slice = (0..=last).map(|expert| ExpertId { layer: 0, expert }).collect();
+        Arc::new(Held { lease, slice, hidden: 32, experts: HashMap::new() })
+    }
+
+    fn known(holdings: &Holdings) -> Vec<u32> {
+        holdings.read().all().map(|held| held.lease).collect()
+    }
+
+    #[test]
+    fn a_lease_stays_until_a_later_one_is_asked_for() {
+        let holdings = Holdings::default();
+        (1..=4).for_each(|lease| holdings.take_over(held(lease, 3)));
+        assert!(holdings.of_lease(1).is_some() && holdings.of_lease(9).is_none());
+        assert_eq!(known(&holdings), [1, 2, 3, 4]);
+        assert!(holdings.of_lease(3).is_some());
+        assert_eq!(known(&holdings), [3, 4]);
+        assert!(holdings.of_lease(4).is_some() && holdings.of_lease(3).is_none());
+        (5..=40).for_each(|lease| holdings.take_over(held(lease, 3)));
+        assert_eq!(known(&holdings).len(), EARLIER_MAX + 1);
+    }
+
+    #[test]
+    fn what_is_given_up_leaves_every_lease_and_the_rest_stays() {
+        let holdings = Holdings::default();
+        (1..=2).for_each(|lease| holdings.take_over(held(lease, 7)));
+        holdings.keep_only(&held(3, 4).slice);
+        for lease in [1, 2] {
+            assert_eq!(holdings.of_lease(lease).unwrap().slice.to_string(), "0:0-4");
+        }
     }
 }

@@ -18,6 +18,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use super::liveness::{Liveness, Look};
 use super::writer::Out;
 use super::{Io, Shared, WsError};
+use crate::wire::text::plain;
 
 /// A stream that counts what it receives, parts of messages included.
 pub(super) struct Counted {
@@ -145,6 +146,6 @@ impl WsReceiver {
 fn closed(frame: Option<(u16, String)>) -> Result<Option<Bytes>, WsError> {
     match frame {
         None | Some((1000 | 1001, _)) => Ok(None),
-        Some((code, reason)) => Err(WsError::Closed { code, reason }),
+        Some((code, reason)) => Err(WsError::Closed { code, reason: plain(&reason) }),
     }
 }

@@ -29,7 +29,7 @@ use inbound::Counted;
 pub use connect::{ConnectError, HANDSHAKE_DEADLINE};
 pub use inbound::WsReceiver;
 pub use liveness::Ping;
-pub use writer::WsSender;
+pub use writer::{WsPlace, WsSender};
 
 /// Limits and timers of a WebSocket.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ pub enum WsError {
     Closed {
         /// RFC 6455 code, or one of ours from 4000.
         code: u16,
-        /// The peer's words.
+        /// The peer's words, made plain.
         reason: String,
     },
     /// A message over the limit; the peer was told with close 1009.

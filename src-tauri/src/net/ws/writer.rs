@@ -56,10 +56,20 @@ impl WsSender {
     /// [`WsError::Lost`] when the link is over.
     pub async fn send(&self, message: impl Into<Bytes>) -> Result<(), WsError> {
         let message = self.check(message.into())?;
-        match timeout(self.config.write_deadline, self.queue.send(Out::Data(message))).await {
+        self.reserve().await?.put(message);
+        Ok(())
+    }
+
+    /// Waits for room for one message, which enters the queue with [`WsPlace::send`]. A call that is dropped holds
+    /// no room, so that what must not be lost half-way can be made after the wait.
+    ///
+    /// # Errors
+    /// [`WsError::Stuck`] when the peer takes nothing in time; [`WsError::Lost`] when the link is over.
+    pub async fn reserve(&self) -> Result<WsPlace<'_>, WsError> {
+        match timeout(self.config.write_deadline, self.queue.reserve()).await {
             Err(_) => Err(stuck(&self.config)),
             Ok(Err(_)) => Err(self.over()),
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(place)) => Ok(WsPlace { sender: self, place }),
         }
     }
 
@@ -107,6 +117,28 @@ impl WsSender {
     fn check(&self, message: Bytes) -> Result<Bytes, WsError> {
         let (got, max) = (message.len(), self.config.message_bytes_max);
         if got > max { Err(WsError::TooLarge { got, max }) } else { Ok(message) }
+    }
+}
+
+/// Room for one message; dropped, it is free again.
+pub struct WsPlace<'a> {
+    sender: &'a WsSender,
+    place: mpsc::Permit<'a, Out>,
+}
+
+impl WsPlace<'_> {
+    /// Queues a binary message at once.
+    ///
+    /// # Errors
+    /// [`WsError::TooLarge`] without sending.
+    pub fn send(self, message: impl Into<Bytes>) -> Result<(), WsError> {
+        let message = self.sender.check(message.into())?;
+        self.put(message);
+        Ok(())
+    }
+
+    fn put(self, message: Bytes) {
+        self.place.send(Out::Data(message));
     }
 }
 
