@@ -39,8 +39,14 @@ async fn workers_behind_a_hub_give_the_local_bits() {
         // What the hub signed for is what was accepted, and the signed paper lies on disk.
         let mut status = worker.status.clone();
         soon(status.wait_for(|s| s.work_bytes > 0 && s.receipted_work_bytes == s.work_bytes)).await.expect("a receipt");
-        let receipts = std::fs::read_dir(worker.home.join("receipts")).expect("a directory");
-        assert!(receipts.count() >= 1);
+        // The status is told first, the file is written behind it.
+        let receipts = worker.home.join("receipts");
+        soon(async {
+            while std::fs::read_dir(&receipts).expect("a directory").next().is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
     }
     let before = fetching.status.borrow().clone();
     assert_eq!((&before.phase, before.slice.is_empty()), (&Phase::Serving, false));
