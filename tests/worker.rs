@@ -58,7 +58,7 @@ impl Hub {
         let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.unwrap().unwrap();
         let mut stream: kvasir::net::Io = Box::new(stream);
         let head = read_head(&mut stream, Instant::now() + PATIENCE).await.unwrap();
-        let upgrade = Upgrade::check(&head, worker::PATH).unwrap();
+        let upgrade = Upgrade::check(&head, kvasir::wire::WORKER_PATH).unwrap();
         let mut socket = WsStream::accept(stream, &upgrade.key, head.rest().to_vec(), WsConfig::hub()).await.unwrap();
         let identity = HubIdentity::issued_by(&self.operator, KeyPair::from_seed(&[2; 32]), u64::MAX);
         let terms = HubTerms { hub_epoch: 1, manifest: MANIFEST, limits: Limits::default() };

@@ -7,7 +7,7 @@ use kvasir::wire::control::{
     Control, Decline, ExpertGet, Lease, Offer, Receipt, ReceiptAck, Refuse, Release, SliceReady, Verdict,
 };
 use kvasir::wire::work::{Activations, Assignment, Dispatch, PartialValues, Partials, RowHead, RowStatus};
-use kvasir::wire::{Frame, FrameError, Header, Kind};
+use kvasir::wire::{Frame, FrameError, Header, Kind, WORKER_PATH};
 
 use super::Target;
 
@@ -16,7 +16,6 @@ const HEAD: Target = Target { name: "head", run: request_head };
 
 /// Elements of a row in this target: two super-blocks.
 const HIDDEN: usize = 512;
-const PATH: &str = "/v1/worker";
 
 /// The kind of refusal, without the numbers that come from the input.
 fn words(error: &FrameError) -> String {
@@ -75,7 +74,7 @@ fn request_head(input: &[u8]) -> String {
         Ok(Some((parsed, head_bytes))) => {
             assert!(head_bytes <= input.len());
             let received = Received { head: parsed, bytes: input.to_vec(), head_bytes };
-            match Upgrade::check(&received, PATH) {
+            match Upgrade::check(&received, WORKER_PATH) {
                 Err(error) => format!("refused {}", error.code()),
                 Ok(upgrade) => {
                     // What goes on to the hub must be one strict head and nothing else.
@@ -134,7 +133,7 @@ fn partials() -> Vec<u8> {
 fn examples() -> Vec<(&'static Target, &'static str, Vec<u8>)> {
     let control = |frame: Result<Frame, FrameError>| frame.unwrap().encode();
     let upgrade = format!(
-        "GET {PATH} HTTP/1.1\r\nHost: gateway.example\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
+        "GET {WORKER_PATH} HTTP/1.1\r\nHost: gateway.example\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nUser-Agent: kvasir\r\n\r\n"
     );
     let public = "GET /v1/wallets/abc?after=3 HTTP/1.1\r\nHost: gateway.example\r\nAccept: */*\r\n\r\n";

@@ -22,6 +22,7 @@ use crate::net::tls::{self, TrialCertificates};
 use crate::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::types::PublicKey;
 use crate::wallet::Wallet;
+use crate::wire::WORKER_PATH;
 use crate::wire::handshake::HubIdentity;
 use crate::wire::signature::KeyPair;
 use crate::worker::{self, WorkerConfig, WorkerStatus};
@@ -248,7 +249,7 @@ impl Worker {
     ) -> Result<Self, DemoError> {
         let wallet = Wallet::generate().map_err(DemoError::Random)?;
         let address = wallet.address();
-        let gateway = format!("wss://{HOST}:{port}{}", worker::PATH);
+        let gateway = format!("wss://{HOST}:{port}{}", WORKER_PATH);
         let config = WorkerConfig {
             extra_ca: vec![ca],
             ..WorkerConfig::new(vec![gateway], vec![operator], home, WORKER_MEMORY)

@@ -21,6 +21,3 @@ mod upgrade;
 pub use config::{Deadlines, GatewayConfig, HubEndpoint, Limits};
 pub use metrics::{HubLeg, Status};
 pub use server::serve;
-
-/// The one path that becomes a WebSocket.
-const WORKER_PATH: &str = "/v1/worker";

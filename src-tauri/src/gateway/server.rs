@@ -18,11 +18,12 @@ use super::config::GatewayConfig;
 use super::metrics::Metrics;
 use super::permits::Permits;
 use super::reply::Refusal;
-use super::{WORKER_PATH, upgrade};
+use super::upgrade;
 use crate::ledger::Ledger;
 use crate::net::head::{HeadError, Rewind, Upgrade, read_head};
 use crate::net::tcp;
 use crate::shutdown::Shutdown;
+use crate::wire::WORKER_PATH;
 
 /// Pause after a failed accept: out of descriptors is not cured by trying faster.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

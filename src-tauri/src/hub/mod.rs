@@ -44,6 +44,7 @@ use crate::net::Io;
 use crate::net::head::{PEER_HEADER, Upgrade, read_head};
 use crate::net::ws::{WsConfig, WsStream};
 use crate::shutdown::Shutdown;
+use crate::wire::WORKER_PATH;
 use crate::wire::control::{GoAway, Quarantine};
 use crate::wire::handshake::HubIdentity;
 use admission::{Admission, Refusal};
@@ -52,8 +53,6 @@ use meters::Meters;
 use quarantine::QuarantineList;
 use registry::Registry;
 
-/// The path that becomes a session.
-const WORKER_PATH: &str = "/v1/worker";
 /// Workers' connections beside the sessions: refusals under way.
 const REFUSALS: usize = 64;
 /// Connections that are no worker's: polls, probes, heads that are still being read. Workers never take their room, so

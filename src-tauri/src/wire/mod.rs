@@ -15,3 +15,6 @@ pub mod work;
 
 pub use frame::{Frame, FrameError, Header, Kind};
 pub use slice::Slice;
+
+/// Path of a worker's link, at the gateway and at the hub: the only one that becomes a WebSocket.
+pub const WORKER_PATH: &str = "/v1/worker";

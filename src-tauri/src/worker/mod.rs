@@ -34,9 +34,6 @@ use crate::wire::handshake::AuthSigner;
 pub use home::HomeError;
 pub use status::{Phase, WorkerStatus};
 
-/// Path of a worker's link at a gateway.
-pub const PATH: &str = "/v1/worker";
-
 /// Where the experts come from.
 #[derive(Clone, Debug)]
 pub enum Source {

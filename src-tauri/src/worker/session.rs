@@ -19,10 +19,11 @@ use super::receipts::Receipts;
 use super::serve::{Desk, Job, Tools};
 use super::slices::Holdings;
 use super::status::Phase;
-use super::{PATH, Worker, link::Ended};
+use super::{Worker, link::Ended};
 use crate::net::ws::{self, WsError, WsReceiver, WsStream};
 use crate::shutdown::Shutdown;
 use crate::types::Digest;
+use crate::wire::WORKER_PATH;
 use crate::wire::control::{Control, Decline, GoAway, Lease, Offer, Receipt, Refuse, Release, SliceReady};
 use crate::wire::handshake::{HandshakeError, Open, OpenError, WorkerHandshake, WorkerRandom, WorkerSession};
 use crate::wire::receipt::ReceiptError;
@@ -112,11 +113,11 @@ fn host_of(url: &str) -> &str {
     }
 }
 
-/// The URL with [`PATH`] when it names none.
+/// The URL with [`WORKER_PATH`] when it names none.
 fn with_path(url: &str) -> String {
     let bare = url.trim_end_matches('/');
     match bare.split_once("://") {
-        Some((_, rest)) if !rest.contains('/') => format!("{bare}{PATH}"),
+        Some((_, rest)) if !rest.contains('/') => format!("{bare}{WORKER_PATH}"),
         _ => url.to_owned(),
     }
 }
