@@ -41,7 +41,7 @@ pub enum Role {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Server roles")]
 pub struct RoleFlags {
-    /// Configuration file; its tables are [backbone], [hub], [gateway] and [worker].
+    /// Configuration file; one table per role.
     #[arg(long, env = "KVASIR_CONFIG")]
     pub config: Option<PathBuf>,
     /// Directory for keys, ledgers and receipts of this role.

@@ -100,7 +100,7 @@ impl Estimate {
     }
 
     /// Learns that `load` took `took`: each term is corrected in proportion to its share of the prediction, up to
-    /// [`GROWTH_MAX`] times its first guess.
+    /// `GROWTH_MAX` times its first guess.
     pub fn observe(&mut self, load: Load, took: Duration) {
         let terms = self.terms(load);
         let predicted: f64 = terms.iter().sum();

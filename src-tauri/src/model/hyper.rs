@@ -1,6 +1,6 @@
 //! Sizes and constants of a model, the same for both containers, and the bounds they are held to.
 //!
-//! **Invariant:** after [`check::all`] every product of two sizes fits, every division of heads is whole, and every
+//! **Invariant:** after `check::all` every product of two sizes fits, every division of heads is whole, and every
 //! list that a size implies is short enough to allocate.
 
 /// Which family of models.

@@ -79,7 +79,7 @@ impl Default for Timers {
 /// What a worker is told.
 #[derive(Clone)]
 pub struct WorkerConfig {
-    /// Gateways, `wss://host[:port]`, tried in turn; without a path, [`PATH`] is meant.
+    /// Gateways, `wss://host[:port]`, tried in turn; without a path, [`crate::wire::WORKER_PATH`] is meant.
     pub gateways: Vec<String>,
     /// Operators whose hubs are trusted.
     pub operators: Vec<PublicKey>,

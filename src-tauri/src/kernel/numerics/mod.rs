@@ -1,7 +1,7 @@
 //! The expert function in integers ("KV-INT 1"), written to be read: the specification of every kernel.
 //!
-//! An expert maps bytes to bytes: quantised hidden state → [`row_dot`] with gate and up → [`swiglu`] →
-//! [`quantise_row`] → [`row_dot`] with down → [`output`] on the row's grid. No step rounds in floating point, every
+//! An expert maps bytes to bytes: quantised hidden state → [`row_dot()`] with gate and up → [`swiglu()`] →
+//! [`quantise_row`] → [`row_dot()`] with down → [`output()`] on the row's grid. No step rounds in floating point, every
 //! intermediate has a proven width, and integers only add, so lane order, threads, batches and the split of experts
 //! over workers cannot change a bit. Sums are i64 here, and what a kernel must hold in 32 bits is asserted.
 //!
