@@ -111,12 +111,6 @@ impl Expert {
         self.float.is_some()
     }
 
-    /// Bytes of the three matrices as stored.
-    #[must_use]
-    pub fn stored_bytes(&self) -> usize {
-        matrices(&self.weights).iter().map(|m| m.data.len()).sum()
-    }
-
     /// Elements of a hidden state.
     #[must_use]
     pub fn hidden(&self) -> usize {
