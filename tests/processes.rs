@@ -143,3 +143,16 @@ async fn a_second_sigterm_does_not_wait_for_the_drain() {
     assert_eq!(status.code(), Some(1), "a drain that was cut short is no success");
     assert!(start.elapsed().as_secs() < 8, "it waited {:?}", start.elapsed());
 }
+
+#[test]
+fn a_restarted_gateway_keeps_its_trial_authority() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let authority = || {
+        let args = ["--headless", "gateway", "--listen", "127.0.0.1:0", "--hub", "127.0.0.1:9", "--tls-trial"];
+        let mut gateway = Process::start(dir.path(), &args);
+        gateway.after("listening on ");
+        assert_eq!(gateway.terminate().code(), Some(0));
+        std::fs::read(dir.path().join("kvasir-state/gateway/trial-ca.pem")).expect("the authority's file")
+    };
+    assert_eq!(authority(), authority());
+}

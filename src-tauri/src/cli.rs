@@ -80,7 +80,7 @@ pub struct RoleFlags {
     /// gateway: PEM file with the certificate's private key.
     #[arg(long, requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// gateway: make a throw-away certificate authority in the state directory, for trials on one network.
+    /// gateway: a certificate authority of its own in the state directory (made when missing), for trials on one network.
     #[arg(long, conflicts_with = "tls_cert")]
     pub tls_trial: bool,
     /// worker: gateway to dial, e.g. wss://gateway.example (repeatable, tried in order).

@@ -99,7 +99,7 @@ async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), An
 }
 
 async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
-    std::fs::create_dir_all(&config.state)?;
+    make_state(&config.state)?;
     let operator = keyfile::load_or_create(&config.state.join("operator.key"))?;
     let key = keyfile::load_or_create(&config.state.join("hub.key"))?;
     let not_after = Duration::from_millis(SystemClock::default().unix_ms()) + HUB_CERTIFICATE;
@@ -121,7 +121,9 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
 }
 
 async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyError> {
-    std::fs::create_dir_all(&config.state)?;
+    // First, so that a second gateway by mistake changes nothing of the first one's files.
+    let listener = bind::listen(config.listen).await?;
+    make_state(&config.state)?;
     let server = match &config.tls {
         Tls::Files { cert, key } => tls::server_config(cert, key)?,
         Tls::Trial => trial_certificates(&config.state, &config.public_hosts)?,
@@ -129,7 +131,6 @@ async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyE
     let hub_peer = peer_security(&config.peers)?;
     let hubs = config.hubs.iter().map(|addr| HubEndpoint { addr: *addr }).collect();
     let ledger = Ledger::open(&config.ledger).await?;
-    let listener = bind::listen(config.listen).await?;
     say(format_args!("listening on https://{}", listener.local_addr()?))?;
     let gateway = GatewayConfig { hub_peer, public_hosts: config.public_hosts, ..GatewayConfig::new(server, hubs) };
     gateway::serve(listener, gateway, ledger.clone(), shutdown).await;
@@ -137,14 +138,38 @@ async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyE
     Ok(())
 }
 
-/// A throw-away authority and certificate; the authority's file is what workers are given as `--ca`.
+/// The trial authority and certificate of the state directory, made when missing and kept, so that workers that were
+/// given the authority's file as `--ca` come back after a restart.
 fn trial_certificates(state: &Path, hosts: &[String]) -> Result<Arc<rustls::ServerConfig>, AnyError> {
-    let names = if hosts.is_empty() { vec![config::PUBLIC_HOST] } else { hosts.iter().map(String::as_str).collect() };
-    let made = TrialCertificates::generate(&names)?;
-    let ca = state.join("trial-ca.pem");
-    std::fs::write(&ca, &made.ca_pem)?;
+    let [ca, cert, key] = ["trial-ca.pem", "trial-cert.pem", "trial-key.pem"].map(|name| state.join(name));
+    if !(ca.exists() && cert.exists() && key.exists()) {
+        let names =
+            if hosts.is_empty() { vec![config::PUBLIC_HOST] } else { hosts.iter().map(String::as_str).collect() };
+        let made = TrialCertificates::generate(&names)?;
+        owner_only(&key, &made.key_pem)?;
+        std::fs::write(&cert, &made.cert_pem)?;
+        std::fs::write(&ca, &made.ca_pem)?;
+    }
     say(format_args!("trial certificate authority in {}", ca.display()))?;
-    Ok(tls::server_config_from_pem(&made.cert_pem, &made.key_pem)?)
+    Ok(tls::server_config(&cert, &key)?)
+}
+
+/// Writes a file that only its owner may read, in place of an older one.
+fn owner_only(path: &Path, text: &str) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    std::io::Write::write_all(&mut options.open(path)?, text.as_bytes())
+}
+
+/// Makes a role's state directory.
+fn make_state(path: &Path) -> Result<(), AnyError> {
+    std::fs::create_dir_all(path).map_err(|e| format!("cannot make the state directory {}: {e}", path.display()).into())
 }
 
 async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
