@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::experts::{ExactExpert, Expert, ExpertSource, KernelError};
+use super::experts::{Expert, ExpertSource, KernelError};
 use crate::types::GateWeight;
 use crate::wire::work::{
     Activations, Assignment, Dispatch, PartialValues, Partials, RowStatus, SUPER_BLOCK_BYTES, super_blocks,
@@ -26,10 +26,10 @@ pub(super) struct Slot {
     pub gate: GateWeight,
 }
 
-/// An expert and the rows that need it.
-pub(super) struct Group {
+/// An expert and the rows that need it; `E` is what a kernel reads of an expert.
+pub(super) struct Group<E> {
     /// The expert's matrices.
-    pub expert: Arc<ExactExpert>,
+    pub expert: E,
     /// Ascending rows.
     pub slots: Vec<Slot>,
 }
@@ -37,18 +37,23 @@ pub(super) struct Group {
 /// All exact rows of a request.
 ///
 /// **Invariant:** every expert reads rows of `hidden` elements; every row has ⌈hidden / 256⌉ super-blocks.
-pub(super) struct ExactBatch<'a> {
+pub(super) struct ExactBatch<'a, E> {
     /// Elements of a row.
     pub hidden: usize,
     /// Rows of all parts, one part after the other.
     pub rows: Vec<BatchRow<'a>>,
     /// Ascending expert id.
-    pub groups: Vec<Group>,
+    pub groups: Vec<Group<E>>,
 }
 
-impl<'a> ExactBatch<'a> {
-    /// Groups the rows of `parts` by expert.
-    pub fn new(experts: &dyn ExpertSource, layer: u16, parts: &'a [Dispatch]) -> Result<Self, KernelError> {
+impl<'a, E> ExactBatch<'a, E> {
+    /// Groups the rows of `parts` by expert; `read` gives what the kernel reads of an exact expert.
+    pub fn new(
+        experts: &dyn ExpertSource,
+        layer: u16,
+        parts: &'a [Dispatch],
+        read: impl Fn(u16, &Expert) -> Result<E, KernelError>,
+    ) -> Result<Self, KernelError> {
         let hidden = parts.first().map_or(0, |p| p.hidden);
         let mut rows = Vec::new();
         let mut slots = BTreeMap::<u16, Vec<Slot>>::new();
@@ -67,11 +72,13 @@ impl<'a> ExactBatch<'a> {
         }
         let group = |(id, slots)| {
             let expert = find(experts, layer, id, hidden)?;
-            match expert.exact() {
-                Some(exact) => Ok(Group { expert: exact.clone(), slots }),
-                None if expert.is_float() => Err(KernelError::Form { expert: id, expected: "float", got: "exact" }),
-                None => Err(KernelError::LocalOnly { expert: id, types: expert.types() }),
+            if !expert.is_exact() {
+                return Err(match expert.is_float() {
+                    true => KernelError::Form { expert: id, expected: "float", got: "exact" },
+                    false => KernelError::LocalOnly { expert: id, types: expert.types() },
+                });
             }
+            Ok(Group { expert: read(id, &expert)?, slots })
         };
         Ok(Self { hidden, rows, groups: slots.into_iter().map(group).collect::<Result<_, _>>()? })
     }

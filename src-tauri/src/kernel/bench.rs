@@ -238,7 +238,7 @@ impl Workload {
     /// Reads the weights that `part` needs once; returns their bytes.
     fn read(&self, crew: &Crew, part: &Dispatch) -> usize {
         let needed: BTreeSet<u16> = part.assignments.iter().map(|a| a.expert).collect();
-        let weights = needed.iter().filter_map(|e| self.held.0.get(usize::from(*e))).map(|e| e.weights());
+        let weights = needed.iter().filter_map(|e| self.held.0.get(usize::from(*e))).filter_map(|e| e.weights());
         let mut pieces: Vec<_> = weights
             .flat_map(|w| [&w.gate, &w.up, &w.down])
             .flat_map(|m| m.data.chunks(READ_PIECE).map(|bytes| (bytes, 0)))

@@ -1,6 +1,8 @@
 //! An expert ready to be computed, where experts come from, and the one question that a kernel answers.
 
+use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::float::{FloatExpert, Residency};
 use super::numerics::{ExactMatrix, MatrixError};
@@ -54,6 +56,30 @@ pub enum KernelError {
         /// What came.
         got: &'static str,
     },
+    /// The expert is elsewhere than where the kernel computes.
+    #[error("expert {expert}: expected it in the memory of {device}, got it elsewhere: place it first")]
+    NotPlaced {
+        /// Expert.
+        expert: u16,
+        /// The kernel's hardware.
+        device: String,
+    },
+    /// The hardware has no room for another expert.
+    #[error("{device}: expected {bytes} bytes of free memory, got none: hold fewer experts")]
+    Full {
+        /// The kernel's hardware.
+        device: String,
+        /// What the expert needs.
+        bytes: u64,
+    },
+    /// The hardware went away, and with it every expert that was placed there.
+    #[error("{device} is lost: {reason}")]
+    Lost {
+        /// The kernel's hardware.
+        device: String,
+        /// What the driver said.
+        reason: String,
+    },
     /// The request contradicts itself or its experts.
     #[error("{what}: expected {expected}, got {got}")]
     Request {
@@ -67,12 +93,24 @@ pub enum KernelError {
 }
 
 /// One routed expert, checked and ready: `down(silu(gate x) · (up x))`.
+///
+/// Its weights are in host memory, or wherever the kernel that placed it keeps them.
 #[derive(Debug)]
 pub struct Expert {
-    weights: ExpertWeights,
-    exact: Option<Arc<ExactExpert>>,
-    float: Option<FloatExpert>,
+    hidden: usize,
+    intermediate: usize,
+    types: [BlockType; 3],
+    body: Body,
 }
+
+#[derive(Debug)]
+enum Body {
+    Host { weights: ExpertWeights, exact: Option<Arc<ExactExpert>>, float: Option<FloatExpert> },
+    Placed(Placed),
+}
+
+/// What a kernel knows of an expert that it has placed; the memory is free again when the last holder lets go.
+pub(super) type Placed = Arc<dyn Any + Send + Sync>;
 
 /// The matrices of an expert whose types are all exact.
 #[derive(Debug)]
@@ -96,50 +134,78 @@ impl Expert {
         // As stored: a worker's memory is promised by the stored size.
         let all_float = matrices(weights).iter().all(|m| m.ty.is_float());
         let float = all_float.then(|| FloatExpert::new(weights, Residency::Stored));
-        Ok(Self { weights: weights.clone(), exact, float })
+        Ok(Self {
+            hidden: inner[1],
+            intermediate: inner[0],
+            types: matrices(weights).map(|m| m.ty),
+            body: Body::Host { weights: weights.clone(), exact, float },
+        })
+    }
+
+    /// The same expert with its weights where a kernel has put them.
+    pub(super) fn placed_as(&self, placed: Placed) -> Self {
+        Self { body: Body::Placed(placed), ..*self }
+    }
+
+    /// What the kernel that placed it knows.
+    pub(super) fn placed(&self) -> Option<&Placed> {
+        match &self.body {
+            Body::Placed(placed) => Some(placed),
+            Body::Host { .. } => None,
+        }
     }
 
     /// Whether the exact integer function covers this expert.
     #[must_use]
     pub fn is_exact(&self) -> bool {
-        self.exact.is_some()
+        self.types.iter().all(|ty| ty.is_exact())
     }
 
     /// Whether all three matrices are floats as stored, so that the float form of a request applies.
     #[must_use]
     pub fn is_float(&self) -> bool {
-        self.float.is_some()
+        self.types.iter().all(|ty| ty.is_float())
     }
 
     /// Elements of a hidden state.
     #[must_use]
     pub fn hidden(&self) -> usize {
-        self.weights.gate.cols
+        self.hidden
     }
 
     /// Inner width.
     #[must_use]
     pub fn intermediate(&self) -> usize {
-        self.weights.gate.rows
+        self.intermediate
     }
 
-    /// The matrices as stored.
+    /// The matrices as stored; `None` when a kernel has placed them elsewhere.
     #[must_use]
-    pub fn weights(&self) -> &ExpertWeights {
-        &self.weights
+    pub fn weights(&self) -> Option<&ExpertWeights> {
+        match &self.body {
+            Body::Host { weights, .. } => Some(weights),
+            Body::Placed(_) => None,
+        }
     }
 
     pub(super) fn exact(&self) -> Option<&Arc<ExactExpert>> {
-        self.exact.as_ref()
+        match &self.body {
+            Body::Host { exact, .. } => exact.as_ref(),
+            Body::Placed(_) => None,
+        }
     }
 
     pub(super) fn float(&self) -> Option<&FloatExpert> {
-        self.float.as_ref()
+        match &self.body {
+            Body::Host { float, .. } => float.as_ref(),
+            Body::Placed(_) => None,
+        }
     }
 
     /// Types of gate, up and down.
-    pub(super) fn types(&self) -> [BlockType; 3] {
-        matrices(&self.weights).map(|m| m.ty)
+    #[must_use]
+    pub fn types(&self) -> [BlockType; 3] {
+        self.types
     }
 }
 
@@ -177,10 +243,40 @@ pub trait ExpertCompute: Send + Sync {
     /// exact form cannot hold come back with a status and zeros; they are no error.
     ///
     /// # Errors
-    /// An expert that is not held or has no such form, or a request that contradicts itself.
+    /// An expert that is not held, not placed or has no such form, a request that contradicts itself, or hardware
+    /// that is lost.
     fn compute(&self, experts: &dyn ExpertSource, layer: u16, parts: &[Dispatch])
     -> Result<Vec<Partials>, KernelError>;
 
     /// The hardware, for people.
     fn device(&self) -> String;
+
+    /// Brings an expert to where this kernel computes: nothing to do for a CPU, an upload for a GPU, whose memory is
+    /// free again when the last holder of the expert lets go. A kernel computes only experts that it has placed.
+    ///
+    /// # Errors
+    /// [`KernelError::Full`] when there is no room, [`KernelError::Lost`] when the hardware is gone.
+    fn place(&self, expert: Expert) -> Result<Expert, KernelError> {
+        Ok(expert)
+    }
+
+    /// Bytes of experts, as stored, that the hardware's own memory takes now beside those placed; `None` when experts
+    /// stay in host memory.
+    fn memory_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Requests that are best under way at once, so that the upload of one overlaps the computation of another.
+    fn depth(&self) -> usize {
+        1
+    }
+
+    /// Opens lost hardware anew, looking for it as long as `patience`; blocks. Experts placed before are gone and must
+    /// be placed again. Hardware that is not lost stays as it is.
+    ///
+    /// # Errors
+    /// [`KernelError::Lost`] when it does not come back.
+    fn recover(&self, _patience: Duration) -> Result<(), KernelError> {
+        Ok(())
+    }
 }

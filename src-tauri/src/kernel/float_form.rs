@@ -61,7 +61,9 @@ fn group(parts: &[Dispatch], hidden: usize) -> Result<BTreeMap<u16, Vec<Slot<'_>
 }
 
 fn no_float_form(id: u16, expert: &super::Expert) -> KernelError {
-    if expert.is_exact() {
+    if expert.is_float() {
+        KernelError::NotPlaced { expert: id, device: "the CPU".to_owned() }
+    } else if expert.is_exact() {
         KernelError::Form { expert: id, expected: "exact", got: "float" }
     } else {
         KernelError::LocalOnly { expert: id, types: expert.types() }

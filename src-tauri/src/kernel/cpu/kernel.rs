@@ -2,6 +2,7 @@
 //!
 //! Experts go in waves that bound what is kept between gate and down; `pieces` cuts a wave's work for the threads.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::engine::Engine;
@@ -12,12 +13,17 @@ use super::{CpuPath, CpuPathError};
 use super::{avx2::Avx2, avx512::Avx512};
 use crate::kernel::batch::{self, ExactBatch, Group};
 use crate::kernel::crew::Crew;
-use crate::kernel::experts::{ExpertCompute, ExpertSource, KernelError};
+use crate::kernel::experts::{ExactExpert, ExpertCompute, ExpertSource, KernelError};
 use crate::kernel::float_form;
 use crate::wire::work::{Dispatch, Partials, RowStatus};
 
 /// Assignments of a wave: their inner rows (4 KiB each at width 1024) stay in a shared cache.
 const WAVE_ASSIGNMENTS: usize = 1024;
+
+/// A batch whose experts are in host memory.
+pub(super) type CpuBatch<'a> = ExactBatch<'a, Arc<ExactExpert>>;
+/// One of its experts and the rows that need it.
+pub(super) type CpuGroup = Group<Arc<ExactExpert>>;
 
 /// Computes experts on the CPU.
 #[derive(Debug)]
@@ -55,7 +61,10 @@ impl ExpertCompute for CpuKernel {
         if parts.first().is_some_and(Dispatch::is_float) {
             return float_form::compute(experts, layer, parts);
         }
-        let batch = ExactBatch::new(experts, layer, parts)?;
+        let batch = ExactBatch::new(experts, layer, parts, |id, expert| {
+            let here = expert.exact().cloned();
+            here.ok_or_else(|| KernelError::NotPlaced { expert: id, device: self.device() })
+        })?;
         let (sums, status) = match self.engine {
             AnyEngine::Portable(engine) => run(engine, &self.crew, &batch),
             #[cfg(target_arch = "x86_64")]
@@ -114,14 +123,14 @@ impl Statuses {
 }
 
 /// Sums (`rows × hidden`, meaningless where the status is not `Ok`) and statuses of a batch.
-fn run<E: Engine>(engine: E, crew: &Crew, batch: &ExactBatch<'_>) -> (Vec<i32>, Vec<RowStatus>) {
+fn run<E: Engine>(engine: E, crew: &Crew, batch: &CpuBatch<'_>) -> (Vec<i32>, Vec<RowStatus>) {
     let statuses = Statuses(batch.rows.iter().map(|_| AtomicU8::new(0)).collect());
     let inputs = Inputs::new(engine, crew, batch);
     let mut sums = Columns::new(batch);
     let mut rest = batch.groups.as_slice();
     while !rest.is_empty() {
         let mut assignments = 0;
-        let fits = |group: &&Group| {
+        let fits = |group: &&CpuGroup| {
             assignments += group.slots.len();
             assignments <= WAVE_ASSIGNMENTS
         };

@@ -6,7 +6,8 @@
 use std::ops::Range;
 
 use super::engine::{Dots, Engine, ROWS_PER_PASS};
-use crate::kernel::batch::{ExactBatch, Group, Slot};
+use super::kernel::{CpuBatch, CpuGroup};
+use crate::kernel::batch::Slot;
 use crate::kernel::crew::Crew;
 use crate::kernel::numerics::ExactMatrix;
 use crate::model::BlockType;
@@ -27,7 +28,7 @@ pub(super) struct Inputs<R> {
 }
 
 impl<R: Send + Sync> Inputs<R> {
-    pub fn new<E: Engine<Row = R>>(engine: E, crew: &Crew, batch: &ExactBatch<'_>) -> Self {
+    pub fn new<E: Engine<Row = R>>(engine: E, crew: &Crew, batch: &CpuBatch<'_>) -> Self {
         let mut types: Vec<BlockType> =
             batch.groups.iter().flat_map(|g| [g.expert.gate.ty(), g.expert.up.ty()]).collect();
         types.sort_unstable();
@@ -53,12 +54,12 @@ impl<R: Send + Sync> Inputs<R> {
 ///
 /// Groups stand one after the other; within a group range after range of weight rows; within a range slot after slot.
 pub(super) struct Inner<'a> {
-    wave: &'a [Group],
+    wave: &'a [CpuGroup],
     values: Vec<f32>,
 }
 
 impl<'a> Inner<'a> {
-    pub fn new<E: Engine>(engine: E, crew: &Crew, wave: &'a [Group], inputs: &Inputs<E::Row>) -> Self {
+    pub fn new<E: Engine>(engine: E, crew: &Crew, wave: &'a [CpuGroup], inputs: &Inputs<E::Row>) -> Self {
         let mut values = vec![0f32; wave.iter().map(|g| g.slots.len() * g.expert.gate.rows()).sum()];
         let mut rest = values.as_mut_slice();
         let mut pieces = Vec::new();
@@ -121,7 +122,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub fn new(batch: &ExactBatch<'_>) -> Self {
+    pub fn new(batch: &CpuBatch<'_>) -> Self {
         Self { sums: vec![0; batch.rows.len() * batch.hidden], rows: batch.rows.len(), hidden: batch.hidden }
     }
 
@@ -131,8 +132,8 @@ impl Columns {
         &mut self,
         engine: E,
         crew: &Crew,
-        batch: &ExactBatch<'_>,
-        wave: &[Group],
+        batch: &CpuBatch<'_>,
+        wave: &[CpuGroup],
         inner: &[Option<E::Row>],
         range: impl Fn(&Slot) + Sync,
     ) {
