@@ -128,6 +128,56 @@ async fn a_worker_killed_in_the_middle_of_a_completion_changes_nothing() {
     }
 }
 
+/// A command that ends: its exit code, and what it said on stdout and stderr.
+fn ended(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let output = kvasir(dir, args).output().expect("the program runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn one_code_is_all_that_a_worker_needs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let refused = |args: &[&str]| ended(dir.path(), &[&["--headless", "worker", "--state", "w"], args].concat());
+    let (code, _, why) = refused(&[]);
+    assert_eq!(code, Some(2));
+    assert!(why.contains("worker needs --join"), "{why}");
+
+    let fleet = fleet(dir.path());
+    let gateway = format!("wss://{}", fleet.public);
+    let ca = "kvasir-state/gateway/trial-ca.pem";
+    let invite = ["hub", "invite", "--gateway", &gateway, "--ca", ca, "--file", "invitation"];
+    let (code, invitation, why) = ended(dir.path(), &invite);
+    assert_eq!(code, Some(0), "{why}");
+    assert!(invitation.starts_with("kvasir://join#") && !invitation.contains('\n'), "{invitation}");
+
+    let (code, _, why) =
+        refused(&["--join", "invitation", "--operator", "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk"]);
+    assert_eq!(code, Some(1));
+    assert!(why.contains(&fleet.operator), "the operator who invites is named: {why}");
+    let (_, _, why) = refused(&["--join", &invitation[..invitation.len() - 8]]);
+    assert!(why.contains("join code"), "{why}");
+
+    let args = ["--headless", "worker", "--state", "w", "--join", "invitation"];
+    let mut worker = Process::start(dir.path(), &args);
+    worker.after("serving ");
+    assert_eq!(worker.terminate().code(), Some(0));
+    // The network is remembered.
+    let mut worker = Process::start(dir.path(), &args[..4]);
+    worker.after("serving ");
+    for process in [worker, fleet.gateway, fleet.hub, fleet.backbone] {
+        assert_eq!(process.terminate().code(), Some(0));
+    }
+}
+
+#[test]
+fn who_has_no_operator_key_invites_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (code, out, why) = ended(dir.path(), &["hub", "invite", "--gateway", "wss://gateway.example"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(why.contains("operator.key") && why.contains("first starts"), "{why}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_sigterm_does_not_wait_for_the_drain() {
     let dir = tempfile::tempdir().expect("a directory");

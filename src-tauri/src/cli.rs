@@ -2,12 +2,16 @@
 //!
 //! Nothing is decided here; `config` says what it means and `run` does it.
 
+mod layers;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::types::PublicKey;
+
+pub use layers::LayerSelection;
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]
@@ -16,6 +20,12 @@ pub struct Cli {
     /// Run one server role instead of the desktop app.
     #[arg(long, value_enum)]
     pub headless: Option<Role>,
+    /// Open the app's window, with a join link if the desktop was given one.
+    #[arg(long, value_name = "LINK", num_args = 0..=1, conflicts_with = "headless")]
+    pub open: Option<Option<String>>,
+    /// Start the app without its window, for the start of a session.
+    #[arg(long, conflicts_with_all = ["headless", "open"])]
+    pub hidden: bool,
     /// Flags of the server roles.
     #[command(flatten)]
     pub flags: RoleFlags,
@@ -89,6 +99,9 @@ pub struct RoleFlags {
     /// worker: public key of an operator whose hubs are trusted (repeatable).
     #[arg(long = "operator", env = "KVASIR_OPERATOR")]
     pub operators: Vec<PublicKey>,
+    /// worker: join code, or file with one: gateways, operator and certificate authority of a network in one text.
+    #[arg(long, env = "KVASIR_JOIN")]
+    pub join: Option<String>,
     /// worker: PEM file with an additional certificate authority.
     #[arg(long)]
     pub ca: Option<PathBuf>,
@@ -128,6 +141,9 @@ pub enum Command {
     /// Measure speed.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// The operator's side of a hub.
+    #[command(subcommand)]
+    Hub(HubCommand),
     /// Look into model files.
     #[command(subcommand)]
     Model(ModelCommand),
@@ -171,6 +187,8 @@ pub struct DemoArgs {
     pub json: bool,
 }
 
+/// State directory of the hub, where its operator's key is kept.
+pub const HUB_STATE: &str = "kvasir-state/hub";
 /// State directory of the worker, where its wallet key is kept.
 pub const WORKER_STATE: &str = "kvasir-state/worker";
 /// What the demo continues when nothing is asked for.
@@ -251,6 +269,33 @@ pub struct BenchDecodeArgs {
     pub json: bool,
 }
 
+/// `kvasir hub …`.
+#[derive(Debug, Subcommand)]
+pub enum HubCommand {
+    /// Print a join code: what somebody needs to work for this hub's network.
+    Invite(InviteArgs),
+}
+
+/// Flags of `kvasir hub invite`.
+#[derive(Debug, Args)]
+pub struct InviteArgs {
+    /// Directory of the hub, where its operator key is.
+    #[arg(long, env = "KVASIR_STATE", default_value = HUB_STATE)]
+    pub state: PathBuf,
+    /// Gateway that workers dial, e.g. wss://gateway.example (repeatable, tried in order).
+    #[arg(long = "gateway", required = true)]
+    pub gateways: Vec<String>,
+    /// PEM file with the certificate authority of these gateways, when it is not a public one.
+    #[arg(long)]
+    pub ca: Option<PathBuf>,
+    /// Until when the code may be taken: 30d, 12h or 45m from now. Who has joined stays.
+    #[arg(long, default_value = "30d")]
+    pub expires: String,
+    /// Write the code to this file too.
+    #[arg(long)]
+    pub file: Option<PathBuf>,
+}
+
 /// `kvasir model …`.
 #[derive(Debug, Subcommand)]
 pub enum ModelCommand {
@@ -300,64 +345,6 @@ pub fn print_help() -> std::io::Result<()> {
     <Cli as clap::CommandFactory>::command().print_help()
 }
 
-/// Which layers: `all`, or a list of numbers and inclusive ranges.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum LayerSelection {
-    /// Every trunk layer.
-    #[default]
-    All,
-    /// Inclusive ranges.
-    Ranges(Vec<(u16, u16)>),
-}
-
-/// A text that selects no layers.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("expected all, a layer such as 0, or ranges such as 0-3,7; got {got:?}")]
-pub struct LayerSelectionError {
-    got: String,
-}
-
-impl std::str::FromStr for LayerSelection {
-    type Err = LayerSelectionError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "all" {
-            return Ok(Self::All);
-        }
-        let range = |part: &str| {
-            let (a, b) = part.split_once('-').unwrap_or((part, part));
-            let (a, b) = (a.trim().parse::<u16>().ok()?, b.trim().parse::<u16>().ok()?);
-            (a <= b).then_some((a, b))
-        };
-        let ranges = text.split(',').map(range).collect::<Option<Vec<_>>>();
-        ranges.map(Self::Ranges).ok_or_else(|| LayerSelectionError { got: text.chars().take(64).collect() })
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for LayerSelection {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(d)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-impl LayerSelection {
-    /// The selected layers of a model with `layers` trunk layers; the first one that does not exist is an error.
-    ///
-    /// # Errors
-    /// The layer that the model does not have.
-    pub fn resolve(&self, layers: usize) -> Result<Vec<u16>, u16> {
-        let Self::Ranges(ranges) = self else { return Ok((0..layers as u16).collect()) };
-        let mut chosen: Vec<u16> = ranges.iter().flat_map(|(a, b)| *a..=*b).collect();
-        chosen.sort_unstable();
-        chosen.dedup();
-        match chosen.iter().find(|l| usize::from(**l) >= layers) {
-            Some(missing) => Err(*missing),
-            None => Ok(chosen),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,18 +353,6 @@ mod tests {
     fn the_command_line_is_well_formed() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn layer_selections_read_as_the_contract_says() {
-        assert_eq!("all".parse(), Ok(LayerSelection::All));
-        assert_eq!("0".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0]));
-        assert_eq!("0-3".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0, 1, 2, 3]));
-        assert_eq!("3,0-1,1".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0, 1, 3]));
-        assert_eq!("0-4".parse::<LayerSelection>().unwrap().resolve(4), Err(4));
-        for wrong in ["", "x", "3-1", "1-", "-1", "70000"] {
-            assert!(wrong.parse::<LayerSelection>().is_err(), "{wrong:?}");
-        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod fetch;
 mod home;
 mod link;
 mod load;
+pub mod network;
 mod outgoing;
 mod pace;
 mod receipts;
@@ -30,6 +31,7 @@ use crate::net::tls::{self, TlsError};
 use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
 use crate::wire::handshake::AuthSigner;
+use crate::wire::invite::Invite;
 
 pub use home::HomeError;
 pub use status::{Phase, WorkerStatus};
@@ -85,6 +87,8 @@ pub struct WorkerConfig {
     pub operators: Vec<PublicKey>,
     /// PEM files of additional certificate authorities.
     pub extra_ca: Vec<PathBuf>,
+    /// One more, as a PEM text: the network's own.
+    pub extra_ca_pem: Option<String>,
     /// Worker id and receipts.
     pub state_dir: PathBuf,
     /// Bytes that the slice may take.
@@ -109,6 +113,7 @@ impl WorkerConfig {
             gateways,
             operators,
             extra_ca: Vec::new(),
+            extra_ca_pem: None,
             state_dir,
             memory_bytes,
             source: Source::Fetch,
@@ -117,6 +122,13 @@ impl WorkerConfig {
             timers: Timers::default(),
             clock: Arc::new(SystemClock::default()),
         }
+    }
+
+    /// A worker of the network that a join code invites to, else as [`WorkerConfig::new`].
+    #[must_use]
+    pub fn invited(invite: Invite, state_dir: PathBuf, memory_bytes: u64) -> Self {
+        let Invite { operator, gateways, ca_pem, .. } = invite;
+        Self { extra_ca_pem: ca_pem, ..Self::new(gateways, vec![operator], state_dir, memory_bytes) }
     }
 }
 
@@ -161,7 +173,7 @@ pub async fn run(
         return Err(WorkerError::NoGateway);
     }
     let home = home::Home::open(&config.state_dir)?;
-    let tls = tls::client_config(&config.extra_ca)?;
+    let tls = tls::client_config_also(&config.extra_ca, config.extra_ca_pem.as_deref())?;
     let status = Arc::new(status::Board::new(status, compute.device()));
     let assignments_per_s = match config.assignments_per_s {
         Some(pace) => pace,
