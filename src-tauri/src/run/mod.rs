@@ -2,7 +2,10 @@
 //!
 //! Data goes to stdout, everything else to stderr. Exit codes: 0 fine, 1 failed, 2 usage.
 
+#[cfg(feature = "desktop")]
+mod app;
 mod commands;
+mod invite;
 mod roles;
 
 use std::error::Error;
@@ -51,9 +54,13 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Demo(args))) => commands::demo(args),
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => commands::bench(command),
+        (None, Some(Command::Hub(command))) => invite::hub(command),
         (None, Some(Command::Model(command))) => commands::model(command),
         (None, Some(Command::Wallet(command))) => commands::wallet(command),
         (None, Some(Command::Ledger(command))) => commands::ledger(command),
+        #[cfg(feature = "desktop")]
+        (None, None) => app::run(&cli.flags, cli.open.flatten(), cli.hidden),
+        #[cfg(not(feature = "desktop"))]
         (None, None) => {
             crate::cli::print_help()?;
             Ok(ExitCode::from(USAGE))
