@@ -3,7 +3,11 @@
 //! Before: experts as stored and requests of quantised rows. After: the bytes of `kernel::numerics`, from the memory
 //! and the arithmetic of a Vulkan, Metal or DX12 adapter.
 
+pub mod adapters;
+pub mod choice;
 mod error;
+pub mod memory;
+pub mod surroundings;
 
 use std::path::PathBuf;
 
@@ -21,3 +25,6 @@ pub struct GpuOptions {
     /// Directory for tuning results; tuned anew at every start when `None`.
     pub cache: Option<PathBuf>,
 }
+
+#[cfg(test)]
+mod tests;
