@@ -4,9 +4,12 @@
 //! and the arithmetic of a Vulkan, Metal or DX12 adapter.
 
 pub mod adapters;
+pub mod bandwidth;
 pub mod choice;
 mod error;
 pub mod memory;
+mod scratch;
+pub mod subgroups;
 pub mod surroundings;
 
 use std::path::PathBuf;
