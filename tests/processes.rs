@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::support::fleet::{Fleet, client, fleet};
 use crate::support::process::{Process, kvasir};
 
 const PROMPT: &str = "Once upon a time there was a";
@@ -16,13 +17,6 @@ fn local_text(dir: &Path) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document on stdout");
     document["text"].as_str().expect("text").to_owned()
-}
-
-/// A client that trusts the gateway's trial authority.
-fn client(ca: &Path) -> reqwest::Client {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let ca = reqwest::Certificate::from_pem(&std::fs::read(ca).expect("the authority's file")).expect("PEM");
-    reqwest::Client::builder().tls_certs_merge([ca]).build().expect("a client")
 }
 
 /// Streams a greedy completion and calls `on_token` after each event; gives the text.
@@ -47,32 +41,6 @@ async fn stream(client: &reqwest::Client, api: &str, mut on_token: impl FnMut(us
         }
     }
     text
-}
-
-struct Fleet {
-    backbone: Process,
-    hub: Process,
-    gateway: Process,
-    api: String,
-    public: String,
-    operator: String,
-}
-
-/// Backbone, hub and gateway, configured by `kvasir.toml` or by flags.
-fn fleet(dir: &Path) -> Fleet {
-    let mut backbone =
-        Process::start(dir, &["--headless", "backbone", "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"]);
-    let dispatch = backbone.after("listening for hubs on ");
-    let api = backbone.after("completions on ");
-    let toml = format!("[hub]\nlisten = \"127.0.0.1:0\"\nbackbone = \"{dispatch}\"\n");
-    std::fs::write(dir.join("kvasir.toml"), toml).expect("the file is written");
-    let mut hub = Process::start(dir, &["--headless", "hub", "--config", "kvasir.toml"]);
-    let operator = hub.after("operator key ");
-    let hub_address = hub.after("listening for gateways on ");
-    let args = ["--headless", "gateway", "--listen", "127.0.0.1:0", "--hub", &hub_address, "--tls-trial"];
-    let mut gateway = Process::start(dir, &args);
-    let public = gateway.after("listening on https://").rsplit_once(':').expect("a port").1.to_owned();
-    Fleet { backbone, hub, gateway, api, public: format!("localhost:{public}"), operator }
 }
 
 fn worker(dir: &Path, fleet: &Fleet, name: &str) -> (Process, String) {

@@ -32,7 +32,7 @@ const WALLS: &[(&str, &[&str])] = &[
     ("sqlx::", &["ledger/store"]),
     ("tokenizers::", &["model/"]),
     ("minijinja", &["model/"]),
-    ("keyring::", &["wallet/"]),
+    ("keyring_core::", &["wallet/"]),
     ("std::arch", &["kernel/cpu"]),
     ("zbus::", &["desktop/"]),
     ("anyhow::", &["run/", "main.rs"]),
