@@ -19,6 +19,8 @@ mod peer;
 mod processes;
 mod reference;
 mod refused_models;
+#[cfg(feature = "gpu")]
+mod shaders;
 mod support;
 mod tidy;
 mod tiny_model;
