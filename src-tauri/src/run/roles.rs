@@ -175,11 +175,11 @@ fn make_state(path: &Path) -> Result<(), AnyError> {
 
 async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
     let wallet = super::commands::open_wallet(&config.state)?;
+    say(format_args!("wallet {}", wallet.address()))?;
     let wanted = Wanted { gpu: config.gpu, memory_bytes: config.memory_bytes, cache: Some(config.state.join("gpu")) };
     let Some(hardware) = device::for_worker(config.device, wanted, all_threads(), &shutdown).await? else {
         return Ok(());
     };
-    say(format_args!("wallet {}", wallet.address()))?;
     say(format_args!("device {}", *hardware.borrow()))?;
     let source = match &config.model {
         Some(path) => Source::LocalModel(load_model(Some(path))?),

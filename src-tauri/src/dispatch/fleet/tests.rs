@@ -251,7 +251,7 @@ fn a_smaller_offer_replaces_a_lease_that_does_not_fit_and_others_get_the_rest() 
         fleet.offer(&one.session, Offer { memory_bytes: 5 * 8, ..offer(vec![]) }).unwrap();
         fleet.catch_up(Instant::now());
     }
-    assert_eq!((one.lease(), one.lease()), (Some((2, "0:0-3,1:0".into())), None));
+    assert_eq!((one.lease(), one.lease()), (Some((2, "0:0-3,1:0-0".into())), None));
     fleet.ready(&one.session, 1);
     assert_eq!(holder(&fleet, 0), None, "it does not hold the first lease");
     fleet.ready(&one.session, 2);
