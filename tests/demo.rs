@@ -10,6 +10,7 @@ use kvasir::demo::{self, DemoOptions, Report};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use kvasir::ledger::{Meter, WalletStatement};
 use kvasir::model::{self, BlockType, Data, Model};
+use kvasir::worker::Hardware;
 use serde_json::Value;
 
 use crate::support::faults::{Fault, Faulty, Gate};
@@ -26,7 +27,11 @@ fn kernel(path: CpuPath) -> Arc<dyn ExpertCompute> {
     Arc::new(CpuKernel::new(path, 1).unwrap())
 }
 
-fn options(workers: Vec<Arc<dyn ExpertCompute>>, tokens: usize) -> DemoOptions {
+fn on(kernel: impl ExpertCompute + 'static) -> Hardware {
+    Hardware::from(Arc::new(kernel) as Arc<dyn ExpertCompute>)
+}
+
+fn options(workers: Vec<Hardware>, tokens: usize) -> DemoOptions {
     DemoOptions {
         model: Arc::new(model::embedded().unwrap()),
         prompt: "The wolf said to the".to_owned(),
@@ -145,7 +150,7 @@ async fn run(options: DemoOptions) -> Report {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_worker_on_each_cpu_path_gives_the_same_bits() {
     let paths = CpuPath::supported();
-    let workers = paths.iter().map(|p| kernel(*p)).collect();
+    let workers = paths.iter().map(|p| kernel(*p).into()).collect();
     let report = run(options(workers, 6)).await;
     assert_eq!(report.failure(), None);
     assert_eq!(report.workers.len(), paths.len());
@@ -158,7 +163,7 @@ async fn one_worker_on_each_cpu_path_gives_the_same_bits() {
 async fn one_wrong_integer_in_one_partial_fails_the_demo() {
     let inner = kernel(CpuPath::detect().unwrap());
     let faulty = Faulty { inner, hidden: 256, fault: Fault::OneOff(Mutex::new(false)) };
-    let report = run(options(vec![Arc::new(faulty)], 2)).await;
+    let report = run(options(vec![on(faulty)], 2)).await;
     assert!(!report.logits_bit_identical);
     assert!(report.failure().is_some_and(|f| f.contains("partial")), "{:?}", report.failure());
 }
@@ -168,7 +173,7 @@ async fn a_worker_that_never_answers_fails_the_demo_without_changing_a_token() {
     let gate = Arc::new(Gate::default());
     let inner = kernel(CpuPath::detect().unwrap());
     let faulty = Faulty { inner, hidden: 256, fault: Fault::Silent(Arc::clone(&gate)) };
-    let report = run(options(vec![Arc::new(faulty)], 3)).await;
+    let report = run(options(vec![on(faulty)], 3)).await;
     gate.open();
     assert_eq!(report.remote.assignments_remote, 0);
     assert!(report.argmax_match && report.logits_bit_identical);
@@ -183,7 +188,7 @@ async fn served(model: OneLayer, positions: usize) -> (WalletStatement, u64) {
     let network = Network::start(NetworkOptions {
         model: Arc::clone(&model),
         compute: Arc::clone(&compute),
-        workers: vec![compute],
+        workers: vec![compute.into()],
         remote_layers: vec![0],
         one_way: Duration::ZERO,
         cuttable: false,
@@ -230,4 +235,54 @@ async fn thirteen_positions_of_eight_experts_at_width_3072_earn_the_published_su
         assert_eq!(account.pending_kvr, "0.00895");
     }
     assert!(float_bytes > 2 * exact_bytes, "{float_bytes} against {exact_bytes}");
+}
+
+/// Whether there is an adapter for the demo; a required one must be there.
+#[cfg(feature = "gpu")]
+fn has_gpu() -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let output =
+        kvasir(dir.path(), &["demo", "--device", "gpu", "--allow-software", "--tokens", "1"]).output().unwrap();
+    let why = String::from_utf8_lossy(&output.stderr);
+    let is_required = std::env::var_os("KVASIR_REQUIRE_GPU").is_some_and(|v| v == "1");
+    assert!(output.status.success() || !is_required && why.contains("no GPU was found"), "{why}");
+    output.status.success()
+}
+
+#[cfg(feature = "gpu")]
+#[test]
+fn gpus_decode_identically_alone_and_beside_a_cpu() {
+    if !has_gpu() {
+        eprintln!("skipped: no adapter");
+        return;
+    }
+    let devices = |report: &Value| -> Vec<String> {
+        let workers = report["workers"].as_array().unwrap();
+        workers.iter().map(|w| w["device"].as_str().unwrap().to_owned()).collect()
+    };
+    let alone = demo_json(&["--device", "gpu", "--allow-software", "--tokens", "4"]);
+    assert_honest(&alone, LAYERS);
+    assert!(devices(&alone).iter().all(|device| device.starts_with("gpu (")), "{:?}", devices(&alone));
+    let mixed = demo_json(&["--device", "gpu,cpu", "--allow-software", "--tokens", "4"]);
+    assert_honest(&mixed, LAYERS);
+    let [first, second] = &devices(&mixed)[..] else { panic!("two workers") };
+    assert!(first.starts_with("gpu (") && second.starts_with("cpu (") && second.contains(" because "), "{second}");
+    let parts = mixed["workers"].as_array().unwrap();
+    assert!(parts.iter().all(|w| w["work_bytes"].as_u64() > Some(0)), "both computed");
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_never_replaced_in_silence() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let output = kvasir(dir.path(), &[&["demo", "--tokens", "1", "--gpu", "no such adapter"], args].concat())
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, message) = run(&["--device", "gpu"]);
+    assert_eq!(code, Some(1), "{message}");
+    let (code, message) = run(&["--device", "auto"]);
+    assert_eq!(code, Some(0), "{message}");
+    assert!(message.contains("CPU because "), "{message}");
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use kvasir::backbone::Backbone;
 use kvasir::demo::decode::Decode;
 use kvasir::demo::network::{Network, NetworkOptions};
-use kvasir::engine::{Computer, DeviceState, Engine, EngineConfig, Intervals, Link, Slice, State, Status, WalletState};
+use kvasir::engine::{DeviceState, Engine, EngineConfig, Intervals, Link, Slice, State, Status, WalletState};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use kvasir::model;
 use kvasir::types::PublicKey;
 use kvasir::wallet::{FileKeyStore, KeyStore, KeyStoreError, Wallet};
+use kvasir::worker::Hardware;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -43,11 +44,14 @@ struct Desk {
 
 impl Desk {
     fn with_store(dir: &Path, store: Arc<dyn KeyStore>) -> Self {
-        let computer = Box::new(|| Ok(Computer { compute: kernel(), why: "no GPU is asked for here".into() }));
+        let hardware = Box::pin(async { Ok(Hardware { kernel: kernel(), why: "it was asked for".into() }.fixed()) });
         let often = Duration::from_millis(50);
         let intervals = Intervals { working: often, resting: often };
-        let (engine, task) =
-            Engine::start(EngineConfig { intervals, ..EngineConfig::new(dir.to_owned(), store, computer, MEMORY) });
+        let (engine, task) = Engine::start(EngineConfig {
+            intervals,
+            memory_bytes: Some(MEMORY),
+            ..EngineConfig::new(dir.to_owned(), store, hardware)
+        });
         Self { engine, task }
     }
 

@@ -36,7 +36,7 @@ export type DeviceState = { "kind": "opening" } | { "kind": "ready",
  */
 name: string, 
 /**
- * Why this one.
+ * Completes "because …"; empty when there was nothing to choose.
  */
 why: string, } | { "kind": "failed", 
 /**
@@ -62,7 +62,11 @@ export type Link = { "kind": "off" } | { "kind": "starting" } | { "kind": "conne
 /**
  * Whom.
  */
-gateway: string, } | { "kind": "online" } | { "kind": "waiting", 
+gateway: string, } | { "kind": "online" } | { "kind": "no_hardware", 
+/**
+ * What the driver said.
+ */
+reason: string, } | { "kind": "waiting", 
 /**
  * Why the last one ended.
  */

@@ -2,7 +2,7 @@
 
 import { asProblem, engine } from "./engine";
 import type { Problem, Status, View } from "./ipc";
-import { creditWords, linkWords, missingWords, problemWords, sliceWords, stateWords, trayWords } from "./words";
+import { creditWords, deviceWords, linkWords, missingWords, problemWords, sliceWords, stateWords, trayWords } from "./words";
 
 function part<T extends HTMLElement = HTMLElement>(id: string): T {
   const found = document.getElementById(id);
@@ -78,8 +78,7 @@ function render(view: View): void {
     progress.value = status.slice.done_bytes;
   }
   text("served", `${status.assignments} assignments since Contribute was pressed`);
-  const device = status.device;
-  text("device", device.kind === "ready" ? `${device.name} – ${device.why}` : device.kind === "opening" ? "looking" : "none");
+  text("device", deviceWords(status.device));
   text("version", `Kvasir ${version}`);
   age();
 }

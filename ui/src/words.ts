@@ -1,6 +1,6 @@
 // What a status means in words. Codes come from the engine and are stable; texts live here.
 
-import type { Account, Link, Problem, Slice, State, Status, Tray } from "./ipc";
+import type { Account, DeviceState, Link, Problem, Slice, State, Status, Tray } from "./ipc";
 
 const STATES: Record<State, string> = {
   idle: "Ready, nothing to compute yet",
@@ -39,8 +39,21 @@ export function linkWords(link: Link): string {
       return `connecting to ${link.gateway}`;
     case "online":
       return "online";
+    case "no_hardware":
+      return `not computing: ${link.reason}; looking for it`;
     case "waiting":
       return `offline: ${link.reason}; trying again`;
+  }
+}
+
+export function deviceWords(device: DeviceState): string {
+  switch (device.kind) {
+    case "opening":
+      return "looking";
+    case "failed":
+      return "none";
+    case "ready":
+      return device.why === "" ? device.name : `${device.name}, because ${device.why}`;
   }
 }
 

@@ -1,4 +1,4 @@
-//! Which layers a flag or key selects.
+//! Layers as people type them.
 
 /// Which layers: `all`, or a list of numbers and inclusive ranges.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

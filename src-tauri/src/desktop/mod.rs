@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use tauri::{App, AppHandle, Manager, RunEvent, WindowEvent};
 use tokio::runtime::Runtime;
 
-use crate::engine::{Engine, EngineConfig, OpenComputer, Tray};
+use crate::engine::{Engine, EngineConfig, FindHardware, Tray};
 use crate::wallet::OsKeyStore;
 use crate::worker::network;
 use shell::Shell;
@@ -29,10 +29,10 @@ const KEYRING_SERVICE: &str = "net.kvasir.app";
 pub struct Options {
     /// Directory of the wallet's address, the network and receipts; the desktop's usual place when absent.
     pub state: Option<PathBuf>,
-    /// Bytes that experts may take.
-    pub memory_bytes: u64,
+    /// Bytes that experts may take; when absent, what the hardware has room for.
+    pub memory_bytes: Option<u64>,
     /// What computes.
-    pub computer: OpenComputer,
+    pub hardware: FindHardware,
     /// A join code, or the file with one, to show at the start.
     pub join: Option<String>,
     /// Whether to wait in the tray.
@@ -101,7 +101,8 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
         None => app.path().app_local_data_dir()?,
     };
     let store = std::sync::Arc::new(OsKeyStore::new(KEYRING_SERVICE));
-    let (engine, ended) = Engine::start(EngineConfig::new(state, store, options.computer, options.memory_bytes));
+    let config = EngineConfig::new(state, store, options.hardware);
+    let (engine, ended) = Engine::start(EngineConfig { memory_bytes: options.memory_bytes, ..config });
     let shell = Shell::new(engine, app.package_info().version.to_string());
     app.manage(shell.clone());
     let icon = tray::Icon::build(app.handle());

@@ -12,6 +12,7 @@ mod status;
 mod task;
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::clock::{Clock, SystemClock};
-use crate::kernel::ExpertCompute;
 use crate::wallet::KeyStore;
+use crate::worker::Hardware;
 
 pub use account::Intervals;
 pub use error::{AccountProblem, EngineError};
@@ -34,16 +35,8 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(3);
 /// Orders that wait while one is done; a person has two hands.
 const ORDERS_MAX: usize = 16;
 
-/// What computes, and why that.
-pub struct Computer {
-    /// The kernel.
-    pub compute: Arc<dyn ExpertCompute>,
-    /// In words for people.
-    pub why: String,
-}
-
-/// Opens what computes; may take long, and is called off the async threads. An error is in words for people.
-pub type OpenComputer = Box<dyn FnOnce() -> Result<Computer, String> + Send>;
+/// Finds what computes, which may take long and may change later. An error is in words for people.
+pub type FindHardware = Pin<Box<dyn Future<Output = Result<watch::Receiver<Hardware>, String>> + Send>>;
 
 /// What an engine is told.
 pub struct EngineConfig {
@@ -52,9 +45,9 @@ pub struct EngineConfig {
     /// Where the wallet's key is.
     pub store: Arc<dyn KeyStore>,
     /// What computes.
-    pub computer: OpenComputer,
-    /// Bytes that experts may take.
-    pub memory_bytes: u64,
+    pub hardware: FindHardware,
+    /// Bytes that experts may take; when absent, what the hardware has room for.
+    pub memory_bytes: Option<u64>,
     /// How often the account is asked for.
     pub intervals: Intervals,
     /// Wall time.
@@ -64,9 +57,9 @@ pub struct EngineConfig {
 impl EngineConfig {
     /// An engine with the usual intervals and this machine's clock.
     #[must_use]
-    pub fn new(state_dir: PathBuf, store: Arc<dyn KeyStore>, computer: OpenComputer, memory_bytes: u64) -> Self {
+    pub fn new(state_dir: PathBuf, store: Arc<dyn KeyStore>, hardware: FindHardware) -> Self {
         let (intervals, clock) = (Intervals::default(), Arc::new(SystemClock::default()));
-        Self { state_dir, store, computer, memory_bytes, intervals, clock }
+        Self { state_dir, store, hardware, memory_bytes: None, intervals, clock }
     }
 }
 

@@ -82,7 +82,7 @@ pub enum DeviceState {
     Ready {
         /// The hardware and its path.
         name: String,
-        /// Why this one.
+        /// Completes "because …"; empty when there was nothing to choose.
         why: String,
     },
     /// Nothing here can compute.
@@ -132,6 +132,11 @@ pub enum Link {
     },
     /// A session is open.
     Online,
+    /// The hardware went away and is looked for; without it there is no session.
+    NoHardware {
+        /// What the driver said.
+        reason: String,
+    },
     /// Between two attempts.
     Waiting {
         /// Why the last one ended.
@@ -228,6 +233,7 @@ impl Status {
             Phase::Starting => Link::Starting,
             Phase::Connecting { gateway } => Link::Connecting { gateway: gateway.clone() },
             Phase::Offered | Phase::Fetching { .. } | Phase::Serving => Link::Online,
+            Phase::Recovering { reason } => Link::NoHardware { reason: reason.clone() },
             Phase::Waiting { reason, retry_ms } => Link::Waiting { reason: reason.clone(), retry_ms: *retry_ms },
             Phase::Stopped => Link::Off,
         };
@@ -246,7 +252,7 @@ impl Status {
         match (self.contributing, &self.link, &self.slice) {
             (false, ..) => State::Paused,
             (true, _, Slice::Held { .. } | Slice::Fetching { .. }) => State::Working,
-            (true, Link::Waiting { .. }, _) => State::Offline,
+            (true, Link::Waiting { .. } | Link::NoHardware { .. }, _) => State::Offline,
             (true, ..) => State::Idle,
         }
     }

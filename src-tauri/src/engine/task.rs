@@ -10,11 +10,11 @@ use tracing::{info, warn};
 
 use super::account::{Asking, Known};
 use super::status::{DeviceState, Link, Problem, Slice, State, Status, WalletState};
-use super::{AccountProblem, Asked, Computer, EngineConfig, EngineError, Order, PAUSE_MAX};
+use super::{AccountProblem, Asked, EngineConfig, EngineError, Order, PAUSE_MAX};
 use crate::shutdown::{self, ShutdownTrigger};
 use crate::wallet::{self, KeyStoreError, Wallet};
 use crate::wire::invite::Invite;
-use crate::worker::{self, WorkerConfig, WorkerError, WorkerStatus, network};
+use crate::worker::{self, Hardware, WorkerConfig, WorkerError, WorkerStatus, network};
 
 /// The file that remembers which wallet belongs to this installation.
 const WALLET_RECORD: &str = "wallet";
@@ -44,9 +44,9 @@ pub(super) struct Core {
     board: watch::Sender<Status>,
     status: Status,
     opening_wallet: Option<JoinHandle<Result<Wallet, KeyStoreError>>>,
-    opening_device: Option<JoinHandle<Result<Computer, String>>>,
+    finding_hardware: Option<JoinHandle<Result<watch::Receiver<Hardware>, String>>>,
     wallet: Option<Arc<Wallet>>,
-    computer: Option<Computer>,
+    hardware: Option<watch::Receiver<Hardware>>,
     network: Option<Invite>,
     /// An invitation that waits, and its code.
     offer: Option<(Invite, String)>,
@@ -63,10 +63,10 @@ async fn end_of<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
     ended
 }
 
-/// A change of what is known of the account, if anybody asks; an asking that ended changes nothing any more.
-async fn news_of(account: Option<&mut Account>) {
-    if let Some(account) = account
-        && account.known.changed().await.is_ok()
+/// A change of `watched`, if there is anything to watch; what nobody writes any more does not change.
+async fn change_of<T>(watched: Option<&mut watch::Receiver<T>>) {
+    if let Some(watched) = watched
+        && watched.changed().await.is_ok()
     {
         return;
     }
@@ -87,15 +87,15 @@ async fn event_of(running: Option<&mut Running>) -> Option<Ended> {
 
 impl Core {
     pub fn new(mut config: EngineConfig, board: watch::Sender<Status>) -> Self {
-        let computer = std::mem::replace(&mut config.computer, Box::new(|| Err(String::new())));
+        let hardware = std::mem::replace(&mut config.hardware, Box::pin(std::future::pending()));
         let mut core = Self {
             config,
             board,
             status: Status::default(),
             opening_wallet: None,
-            opening_device: Some(tokio::task::spawn_blocking(computer)),
+            finding_hardware: Some(tokio::spawn(hardware)),
             wallet: None,
-            computer: None,
+            hardware: None,
             network: None,
             offer: None,
             running: None,
@@ -130,9 +130,10 @@ impl Core {
                     let _ = answer.send(done);
                 }
                 opened = end_of(&mut self.opening_wallet) => self.wallet_opened(opened),
-                opened = end_of(&mut self.opening_device) => self.device_opened(opened),
+                found = end_of(&mut self.finding_hardware) => self.hardware_found(found),
+                () = change_of(self.hardware.as_mut()) => self.show_hardware(),
                 event = event_of(self.running.as_mut()) => if let Some(ended) = event { self.worker_ended(ended) },
-                () = news_of(self.account.as_mut()) => {}
+                () = change_of(self.account.as_mut().map(|account| &mut account.known)) => {}
             }
             self.publish();
         }
@@ -203,18 +204,22 @@ impl Core {
         };
     }
 
-    fn device_opened(&mut self, opened: Result<Result<Computer, String>, JoinError>) {
-        let reason = match opened {
-            Ok(Ok(computer)) => {
-                let (name, why) = (computer.compute.device(), computer.why.clone());
-                self.status.device = DeviceState::Ready { name, why };
-                self.computer = Some(computer);
-                return;
+    fn hardware_found(&mut self, found: Result<Result<watch::Receiver<Hardware>, String>, JoinError>) {
+        let reason = match found {
+            Ok(Ok(hardware)) => {
+                self.hardware = Some(hardware);
+                return self.show_hardware();
             }
             Ok(Err(reason)) => reason,
             Err(_) => "the driver took its thread with it".to_owned(),
         };
         self.status.device = DeviceState::Failed { problem: (&EngineError::Device(reason)).into() };
+    }
+
+    fn show_hardware(&mut self) {
+        let Some(newest) = &mut self.hardware else { return };
+        let hardware = newest.borrow_and_update();
+        self.status.device = DeviceState::Ready { name: hardware.kernel.device(), why: hardware.why.clone() };
     }
 
     /// Works for this network from now on; the worker, if any, was stopped before.
@@ -245,14 +250,14 @@ impl Core {
         }
         let invite = self.network.clone().ok_or(EngineError::NoNetwork)?;
         let wallet = Arc::clone(self.wallet.as_ref().ok_or(EngineError::NoWallet)?);
-        let compute = Arc::clone(&self.computer.as_ref().ok_or(EngineError::NoDevice)?.compute);
+        let hardware = self.hardware.clone().ok_or(EngineError::NoDevice)?;
         let config = WorkerConfig {
             clock: Arc::clone(&self.config.clock),
             ..WorkerConfig::invited(invite, self.config.state_dir.clone(), self.config.memory_bytes)
         };
         let (sender, status) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
-        let task = tokio::spawn(worker::run(config, wallet, compute, sender, shutdown));
+        let task = tokio::spawn(worker::run(config, wallet, hardware, sender, shutdown));
         self.status.worker_problem = None;
         self.running = Some(Running { stop, task, status });
         Ok(())

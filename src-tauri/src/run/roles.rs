@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{AnyError, all_threads, kernel, load_model, say};
+use super::device::{self, Wanted};
+use super::{AnyError, all_threads, load_model, say};
 use crate::backbone::{Backbone, api};
-use crate::cli::{Device, Role, RoleFlags};
+use crate::cli::{Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, ConfigError, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
@@ -84,7 +85,7 @@ fn peer_security(peers: &Peers) -> Result<PeerSecurity, AnyError> {
 async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), AnyError> {
     let model = load_model(config.model.as_deref())?;
     let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
-    let compute = kernel(Device::Auto, all_threads())?;
+    let compute = device::cpu(all_threads())?;
     let remote = RemoteConfig { peers: peer_security(&config.peers)?, ..RemoteConfig::new(remote_layers) };
     let dispatch = RemoteDispatch::new(Arc::clone(&model), compute, remote)?;
     let backbone = Arc::new(Backbone::new(Arc::clone(&model), Arc::new(dispatch.clone()))?);
@@ -175,9 +176,12 @@ fn make_state(path: &Path) -> Result<(), AnyError> {
 async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
     let network = network_of(&config)?;
     let wallet = super::commands::open_wallet(&config.state)?;
-    let compute = kernel(config.device, all_threads())?;
     say(format_args!("wallet {}", wallet.address()))?;
-    say(format_args!("device {}", compute.device()))?;
+    let wanted = Wanted { gpu: config.gpu, memory_bytes: config.memory_bytes, cache: Some(config.state.join("gpu")) };
+    let Some(hardware) = device::for_worker(config.device, wanted, all_threads(), &shutdown).await? else {
+        return Ok(());
+    };
+    say(format_args!("device {}", *hardware.borrow()))?;
     let source = match &config.model {
         Some(path) => Source::LocalModel(load_model(Some(path))?),
         None => Source::Fetch,
@@ -185,16 +189,16 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
     let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, ..network };
     let (sender, status) = watch::channel(WorkerStatus::default());
     let narrator = tokio::spawn(narrate(status));
-    worker::run(worker, Arc::new(wallet), compute, sender, shutdown).await?;
+    worker::run(worker, Arc::new(wallet), hardware, sender, shutdown).await?;
     Ok(narrator.await??)
 }
 
 /// Whom the worker works for: what was typed, or the network of a join code, typed or kept from before.
 fn network_of(config: &config::Worker) -> Result<WorkerConfig, AnyError> {
     let config::Worker { gateways, operators, join, state, memory_bytes, .. } = config;
-    let typed = || WorkerConfig::new(gateways.clone(), operators.clone(), state.clone(), *memory_bytes);
     if join.is_none() && !gateways.is_empty() {
-        return Ok(typed());
+        let typed = WorkerConfig::new(gateways.clone(), operators.clone(), state.clone(), 0);
+        return Ok(WorkerConfig { memory_bytes: *memory_bytes, ..typed });
     }
     let now_unix_s = SystemClock::default().unix_ms() / 1000;
     let Some(invite) = network::join(state, join.as_deref(), operators, now_unix_s)? else {
@@ -217,6 +221,7 @@ async fn narrate(mut status: watch::Receiver<WorkerStatus>) -> std::io::Result<(
                 Phase::Offered => "connected, waiting for a slice".to_owned(),
                 Phase::Fetching { total, .. } => format!("fetching experts, {total} bytes"),
                 Phase::Serving => format!("serving {}", status.slice),
+                Phase::Recovering { reason } => format!("not computing: {reason}; looking for it"),
                 Phase::Waiting { reason, retry_ms } => format!("not connected: {reason}; next try in {retry_ms} ms"),
                 Phase::Stopped => "stopped".to_owned(),
             }
