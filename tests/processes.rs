@@ -66,6 +66,7 @@ async fn a_worker_killed_in_the_middle_of_a_completion_changes_nothing() {
     let (mut victim, _) = worker(dir.path(), &fleet, "worker-a");
     let (survivor, wallet) = worker(dir.path(), &fleet, "worker-b");
     let client = client(&dir.path().join("kvasir-state/gateway/trial-ca.pem"));
+    assert_eq!(fleet.sessions().await, 2);
 
     let text = stream(&client, &fleet.api, |events| {
         if events == TOKENS / 3 {

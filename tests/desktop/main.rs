@@ -16,7 +16,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fleet::Fleet;
-use serde_json::Value;
 
 /// Longest wait for anything; generous, since machines are busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,7 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A client for plain HTTP on loopback.
 pub fn http() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().build().unwrap()
+    reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap()
 }
 
 /// Waits until `look` gives something.
@@ -47,11 +46,4 @@ pub fn join_code(dir: &Path, fleet: &Fleet) -> String {
     let output = process::kvasir(dir, &args).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
-
-/// The hub's count of open sessions.
-pub async fn sessions(fleet: &Fleet) -> u64 {
-    let status = http().get(format!("http://{}/status", fleet.hub_address)).send().await.unwrap();
-    let status: Value = serde_json::from_str(&status.text().await.unwrap()).unwrap();
-    status["sessions"].as_u64().unwrap()
 }

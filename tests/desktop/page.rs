@@ -2,10 +2,9 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::session::Session;
@@ -123,14 +122,15 @@ impl Page {
         until("the network", async || self.sees("leave").await.then_some(())).await;
     }
 
-    /// Keeps a picture of the page where `KVASIR_SHOTS` says, if it does.
+    /// Keeps a picture of the screen where `KVASIR_SHOTS` says, if it does. The driver's own pictures are none of the
+    /// real window, and the third one of a session never comes.
     pub async fn shot(&self, name: &str) {
         let Some(dir) = std::env::var_os("KVASIR_SHOTS").map(PathBuf::from) else { return };
         let theme = std::env::var("KVASIR_SHOTS_THEME").unwrap_or_else(|_| "light".into());
-        let answer = self.client.get(format!("{}/screenshot", self.base)).send().await.unwrap();
-        let answer: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
-        let picture = STANDARD.decode(answer["value"].as_str().unwrap()).unwrap();
         std::fs::create_dir_all(&dir).unwrap();
-        std::fs::write(dir.join(format!("{name}-{theme}.png")), picture).unwrap();
+        // What the page has changed is painted a moment later.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let picture = dir.join(format!("{name}-{theme}.png"));
+        assert!(Command::new("import").args(["-window", "Kvasir"]).arg(picture).status().unwrap().success());
     }
 }

@@ -3,7 +3,7 @@
 //! The bus starts nothing by itself, so what is not put there is not there.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -167,16 +167,22 @@ impl Session {
     }
 }
 
-/// Resident bytes of a process and of all that it started.
-pub fn resident_bytes(pid: i32) -> u64 {
-    let children = |pid: i32| {
-        let path = format!("/proc/{pid}/task/{pid}/children");
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.split_whitespace().filter_map(|child| child.parse().ok()).collect::<Vec<i32>>()
+/// Memory of a process and of all that it started, in bytes: what is its own, and with it all of the files that it
+/// has mapped, which are shared with others and given back when memory is short.
+pub fn resident_bytes(pid: i32) -> [u64; 2] {
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    let status = read(format!("/proc/{pid}/status"));
+    let kilobytes = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
     };
-    let own = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("statm")).unwrap_or_default();
-    let pages: u64 = own.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    pages * 4096 + children(pid).into_iter().map(resident_bytes).sum::<u64>()
+    let own = kilobytes("RssAnon:") + kilobytes("RssShmem:");
+    let mut sum = [own * 1024, (own + kilobytes("RssFile:")) * 1024];
+    for child in read(format!("/proc/{pid}/task/{pid}/children")).split_whitespace() {
+        let [own, all] = resident_bytes(child.parse().unwrap());
+        sum = [sum[0] + own, sum[1] + all];
+    }
+    sum
 }
 
 /// Processor time that a process has used, in hundredths of a second.

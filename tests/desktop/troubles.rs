@@ -21,6 +21,7 @@ async fn problem(page: &Page, code: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
 async fn without_a_secret_service_the_window_says_so_and_a_later_one_is_found() {
     let mut session = Session::bare();
     session.tray_host().await;
@@ -37,6 +38,7 @@ async fn without_a_secret_service_the_window_says_so_and_a_later_one_is_found() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
 async fn a_locked_keyring_is_told_from_a_missing_key() {
     let mut session = Session::usual().await;
     std::fs::create_dir_all(session.state()).unwrap();
@@ -50,6 +52,7 @@ async fn a_locked_keyring_is_told_from_a_missing_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
 async fn a_wallet_whose_key_is_missing_is_shown_for_recovery_and_not_replaced() {
     let mut session = Session::usual().await;
     std::fs::create_dir_all(session.state()).unwrap();
@@ -66,6 +69,7 @@ async fn a_wallet_whose_key_is_missing_is_shown_for_recovery_and_not_replaced() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
 async fn without_a_tray_the_window_stays_and_says_why() {
     let mut session = Session::bare();
     session.keyring(true);
@@ -84,6 +88,7 @@ async fn without_a_tray_the_window_stays_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
 async fn a_gateway_that_is_away_is_named() {
     let mut session = Session::usual().await;
     let operator = KeyPair::from_seed(&[1; 32]);
@@ -103,6 +108,7 @@ async fn a_gateway_that_is_away_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
 async fn the_page_can_call_the_apps_own_commands_and_nothing_else() {
     let mut session = Session::usual().await;
     let page = Page::open(&mut session, &[]).await;

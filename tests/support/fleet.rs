@@ -29,6 +29,18 @@ pub struct Fleet {
     pub operator: String,
 }
 
+impl Fleet {
+    /// The hub's count of open sessions.
+    pub async fn sessions(&self) -> u64 {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let answer = client.get(format!("http://{}/status", self.hub_address)).send().await.expect("an answer");
+        let status: serde_json::Value =
+            serde_json::from_str(&answer.text().await.expect("a body")).expect("one JSON document");
+        status["sessions"].as_u64().expect("a number")
+    }
+}
+
 /// Backbone, hub and gateway, configured by `kvasir.toml` or by flags.
 pub fn fleet(dir: &Path) -> Fleet {
     let mut backbone =

@@ -79,6 +79,9 @@ function render(view: View): void {
   }
   text("served", `${status.assignments} assignments since Contribute was pressed`);
   text("device", deviceWords(status.device));
+  const why = status.device.kind === "ready" ? status.device.why : "";
+  shown("why", why === "" ? "" : `because ${why}`);
+  part("why").title = why;
   text("version", `Kvasir ${version}`);
   age();
 }

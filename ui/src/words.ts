@@ -53,7 +53,7 @@ export function deviceWords(device: DeviceState): string {
     case "failed":
       return "none";
     case "ready":
-      return device.why === "" ? device.name : `${device.name}, because ${device.why}`;
+      return device.name;
   }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use zbus::fdo::DBusProxy;
+use zbus::proxy::CacheProperties;
 use zbus::{Connection, Proxy};
 
 use super::shell::Shell;
@@ -35,6 +36,16 @@ async fn listen(shell: &Shell) -> zbus::Result<()> {
 }
 
 async fn has_host(connection: &Connection) -> bool {
-    let Ok(watcher) = Proxy::new(connection, WATCHER, "/StatusNotifierWatcher", WATCHER).await else { return false };
-    watcher.get_property::<bool>("IsStatusNotifierHostRegistered").await.unwrap_or(false)
+    ask(connection).await.unwrap_or(false)
+}
+
+async fn ask(connection: &Connection) -> zbus::Result<bool> {
+    let watcher: Proxy<'_> = zbus::proxy::Builder::new(connection)
+        .destination(WATCHER)?
+        .path("/StatusNotifierWatcher")?
+        .interface(WATCHER)?
+        .cache_properties(CacheProperties::No)
+        .build()
+        .await?;
+    watcher.get_property("IsStatusNotifierHostRegistered").await
 }
