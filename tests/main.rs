@@ -19,6 +19,7 @@ mod peer;
 mod processes;
 mod reference;
 mod refused_models;
+mod serving;
 mod support;
 mod tidy;
 mod tiny_model;

@@ -92,6 +92,10 @@ impl Dispatch for Recorder {
         self.steps.lock().expect("no panic").push(step.clone());
         self.inner.begin(step)
     }
+
+    fn begin_here(&self, step: MoeStep) -> Pending {
+        self.begin(step)
+    }
 }
 
 /// The safetensors index of value head `h` as the model stores it.
