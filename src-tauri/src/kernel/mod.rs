@@ -12,6 +12,8 @@ mod crew;
 pub mod experts;
 pub mod float;
 mod float_form;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 pub mod numerics;
 pub mod quant;
 

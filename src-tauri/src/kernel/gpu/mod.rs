@@ -1,0 +1,33 @@
+//! The expert function on this machine's GPU, by the WGSL kernels in `shaders/`, for whoever holds experts.
+//!
+//! Before: experts as stored and requests of quantised rows. After: the bytes of `kernel::numerics`, from the memory
+//! and the arithmetic of a Vulkan, Metal or DX12 adapter.
+
+pub mod adapters;
+pub mod bandwidth;
+pub mod choice;
+mod error;
+pub mod memory;
+mod scratch;
+pub mod subgroups;
+pub mod surroundings;
+
+use std::path::PathBuf;
+
+pub use error::GpuError;
+
+/// Which adapter to use, and how much of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GpuOptions {
+    /// Part of the adapter's name or identity; the best one there is when `None`.
+    pub adapter: Option<String>,
+    /// Also takes adapters that are programs on the CPU, for tests.
+    pub allow_software: bool,
+    /// Most bytes of its memory for experts.
+    pub memory_bytes: Option<u64>,
+    /// Directory for tuning results; tuned anew at every start when `None`.
+    pub cache: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests;
