@@ -51,7 +51,7 @@ async fn outcome(mut events: Receiver<Event>) -> (Vec<(u32, Vec<u32>)>, Finish) 
     loop {
         match timeout(PATIENCE, events.recv()).await.unwrap().unwrap() {
             Event::Prefilled(_) => assert!(said.is_empty()),
-            Event::Token(choice) => {
+            Event::Token(choice, _) => {
                 let logprobs = choice.logprobs.unwrap();
                 let rivals = logprobs.top.iter().flat_map(|l| [l.token, l.logprob.to_bits()]);
                 said.push((choice.token, rivals.chain([logprobs.chosen.logprob.to_bits()]).collect()));

@@ -285,12 +285,26 @@ impl Backbone {
     /// # Errors
     /// No token, an unknown one, more than the context holds, or the state of another model.
     pub fn check_tokens(&self, sequence: &Sequence, tokens: &[u32]) -> Result<(), ForwardError> {
+        if sequence.layers.len() != self.layers.len() {
+            return Err(ForwardError::State { expected: self.layers.len() });
+        }
+        self.check_room(sequence.position, tokens)
+    }
+
+    /// Whether `prompt` can begin a sequence.
+    ///
+    /// # Errors
+    /// No token, an unknown one, or more than the context holds.
+    pub fn check_prompt(&self, prompt: &[u32]) -> Result<(), ForwardError> {
+        self.check_room(0, prompt)
+    }
+
+    fn check_room(&self, position: usize, tokens: &[u32]) -> Result<(), ForwardError> {
         let (vocab, limit) = (self.model.weights.embedding.rows, self.hyper().context_length);
-        let needed = sequence.position + tokens.len();
+        let needed = position + tokens.len();
         match tokens.iter().find(|token| **token as usize >= vocab) {
             _ if tokens.is_empty() => Err(ForwardError::Empty),
             _ if needed > limit => Err(ForwardError::Context { limit, needed }),
-            _ if sequence.layers.len() != self.layers.len() => Err(ForwardError::State { expected: self.layers.len() }),
             Some(token) => Err(ForwardError::Token { vocab, token: *token }),
             None => Ok(()),
         }

@@ -94,7 +94,10 @@ async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), An
     say(format_args!("model {}", model.name))?;
     say(format_args!("listening for hubs on {}", hubs.local_addr()?))?;
     say(format_args!("completions on http://{}", clients.local_addr()?))?;
-    let (served, ()) = tokio::join!(api::serve(clients, backbone, shutdown.clone()), dispatch.serve(hubs, shutdown));
+    let (served, ()) = tokio::join!(
+        api::serve(clients, backbone, api::ApiConfig::default(), shutdown.clone()),
+        dispatch.serve(hubs, shutdown)
+    );
     Ok(served?)
 }
 

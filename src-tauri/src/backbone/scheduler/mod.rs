@@ -72,8 +72,8 @@ pub struct Order {
 pub enum Event {
     /// The prompt was read; a token or the end follows.
     Prefilled(Report),
-    /// The next token.
-    Token(Choice),
+    /// The next token, and what was spent so far.
+    Token(Choice, Report),
     /// Nothing follows.
     End(Result<(Finish, Report), StreamError>),
 }
@@ -199,7 +199,7 @@ impl Scheduler {
         taken.map(|permit| Place { _permit: permit }).map_err(|_| Refused::Full { limit: self.config.streams + self.config.waiting })
     }
 
-    /// Accepts an order whose prompt [`Backbone::check_tokens`] accepts. Dropping the receiver ends the stream.
+    /// Accepts an order whose prompt [`Backbone::check_prompt`] accepts. Dropping the receiver ends the stream.
     ///
     /// # Errors
     /// [`Refused::State`] for one that could never run, [`Refused::Stopping`].

@@ -113,7 +113,7 @@ impl Stream {
         self.newest = token;
         self.report.tokens += 1;
         let (max_tokens, context) = (options.max_tokens, of.model().hyper.context_length);
-        self.send(Event::Token(Choice { token, logprobs }));
+        self.send(Event::Token(Choice { token, logprobs }, self.report));
         if self.report.tokens >= max_tokens {
             self.end(Ok(Finish::Length));
         } else if self.sequence.position >= context {

@@ -123,8 +123,10 @@ fn read_message(at: &str, mut message: Value) -> Result<ChatMessage, ApiError> {
     }
     let role = match message["role"].as_str() {
         // What newer clients call the system's words.
-        Some("developer") => "system",
-        Some(role @ ("system" | "user" | "assistant" | "tool")) => role,
+        Some("developer" | "system") => "system",
+        Some("user") => "user",
+        Some("assistant") => "assistant",
+        Some("tool") => "tool",
         _ => {
             let expected = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
             return Err(wrong(&format!("{at}.role"), expected, &message["role"]));

@@ -64,6 +64,8 @@ pub struct Parser {
     state: State,
     held: String,
     calls: usize,
+    /// Blanks before `<tool_call>`: part of the answer only if no call follows.
+    gap: String,
     /// Whether the answer has begun; blanks before it are not part of it.
     begun: bool,
 }
@@ -73,7 +75,7 @@ impl Parser {
     #[must_use]
     pub fn new(tools: Vec<Value>, thinking: bool) -> Self {
         let state = if thinking { State::Thinking } else { State::Start };
-        Self { tools, state, held: String::new(), calls: 0, begun: false }
+        Self { tools, state, held: String::new(), calls: 0, gap: String::new(), begun: false }
     }
 
     /// Calls that began so far.
@@ -98,7 +100,7 @@ impl Parser {
             State::Start if held.trim().is_empty() => {}
             State::Start | State::Answer => say(&mut pieces, Piece::Content, held),
             State::Thinking => say(&mut pieces, Piece::Reasoning, held.trim_end().to_owned()),
-            State::Called => say(&mut pieces, Piece::Content, format!("{CALL}{held}")),
+            State::Called => say(&mut pieces, Piece::Content, format!("{}{CALL}{held}", self.gap)),
             State::Function(call) => {
                 pieces.push(Piece::Arguments { index: self.calls - 1, json: call.end().to_owned() });
             }
@@ -172,7 +174,9 @@ impl Parser {
             return self.wait(State::Answer);
         }
         if let Some(at) = self.held.find(CALL) {
-            say(pieces, Piece::Content, self.held[..at].trim_end().to_owned());
+            let answer = self.held[..at].trim_end();
+            self.gap = self.held[answer.len()..at].to_owned();
+            say(pieces, Piece::Content, answer.to_owned());
             return self.go(State::Called, at + CALL.len());
         }
         // Blanks before a call are not part of the answer.
@@ -205,7 +209,7 @@ impl Parser {
         } else if FUNCTION.starts_with(text) {
             return self.wait(State::Called);
         }
-        say(pieces, Piece::Content, CALL.to_owned());
+        say(pieces, Piece::Content, std::mem::take(&mut self.gap) + CALL);
         self.go(State::Answer, 0)
     }
 

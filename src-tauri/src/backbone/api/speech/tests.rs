@@ -106,7 +106,7 @@ fn the_older_form_of_calls_is_read_too() {
 fn what_only_looks_like_a_call_is_text() {
     for text in ["a <tool_call> is a tag", "<tool_call>{\"name\": 7}</tool_call> b", "c <tool_call>\n<func", "d <tool_"] {
         let heard = hear(text, &tools(), false);
-        assert_eq!((heard.content.replace(' ', ""), heard.calls.len()), (text.replace(' ', ""), 0));
+        assert_eq!((heard.content.as_str(), heard.calls.len()), (text, 0));
     }
     // Without tools nothing is a call.
     let text = "<tool_call>\n<function=f>\n</function>\n</tool_call>";
