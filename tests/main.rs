@@ -19,7 +19,9 @@ mod peer;
 mod processes;
 mod reference;
 mod refused_models;
+#[cfg(feature = "gpu")]
 mod serving;
+mod shaders;
 mod support;
 mod tidy;
 mod tiny_model;

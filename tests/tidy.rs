@@ -24,6 +24,7 @@ fn allowed(room: &str) -> Option<&'static [&'static str]> {
 /// A crate and the only places whose code may name it.
 const WALLS: &[(&str, &[&str])] = &[
     ("wgpu::", &["kernel/gpu"]),
+    ("naga::", &["kernel/gpu"]),
     ("tauri::", &["desktop"]),
     ("tokio_tungstenite::", &["net/"]),
     ("clap::", &["cli.rs", "main.rs"]),

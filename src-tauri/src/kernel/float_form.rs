@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::batch::{expect, find, mixed_forms, own_assignments};
-use super::experts::{ExpertSource, KernelError};
+use super::experts::{Expert, ExpertSource, KernelError};
 use crate::wire::work::{Activations, Dispatch, PartialValues, Partials, RowStatus};
 
 /// One assignment: its row and where its output goes.
@@ -23,15 +23,34 @@ pub(super) fn compute(
     layer: u16,
     parts: &[Dispatch],
 ) -> Result<Vec<Partials>, KernelError> {
+    compute_with(experts, layer, parts, |id, expert, x, out| {
+        let not_placed = || KernelError::NotPlaced { expert: id, device: "the CPU".to_owned() };
+        expert.float().ok_or_else(not_placed)?.forward(x, out);
+        Ok(())
+    })
+}
+
+/// The same with a kernel's own `forward(expert id, expert, rows, outputs)`, both `n × hidden`.
+///
+/// # Errors
+/// As [`compute`], and those of `forward`.
+pub(super) fn compute_with(
+    experts: &dyn ExpertSource,
+    layer: u16,
+    parts: &[Dispatch],
+    mut forward: impl FnMut(u16, &Expert, &[f32], &mut [f32]) -> Result<(), KernelError>,
+) -> Result<Vec<Partials>, KernelError> {
     let hidden = parts.first().map_or(0, |p| p.hidden);
     let mut outputs: Vec<_> = parts.iter().map(|p| vec![0f32; p.assignments.len() * hidden]).collect();
     let mut status: Vec<_> = parts.iter().map(|p| vec![RowStatus::Ok; p.rows.len()]).collect();
     for (id, slots) in group(parts, hidden)? {
         let expert = find(experts, layer, id, hidden)?;
-        let Some(float) = expert.float() else { return Err(no_float_form(id, &expert)) };
+        if !expert.is_float() {
+            return Err(no_float_form(id, &expert));
+        }
         let x: Vec<f32> = slots.iter().flat_map(|slot| slot.x).copied().collect();
         let mut out = vec![0.0; x.len()];
-        float.forward(&x, &mut out);
+        forward(id, &expert, &x, &mut out)?;
         for (slot, out) in slots.iter().zip(out.chunks_exact(hidden.max(1))) {
             outputs[slot.part][slot.assignment * hidden..][..hidden].copy_from_slice(out);
             if !out.iter().all(|v| v.is_finite()) {
@@ -60,10 +79,8 @@ fn group(parts: &[Dispatch], hidden: usize) -> Result<BTreeMap<u16, Vec<Slot<'_>
     Ok(groups)
 }
 
-fn no_float_form(id: u16, expert: &super::Expert) -> KernelError {
-    if expert.is_float() {
-        KernelError::NotPlaced { expert: id, device: "the CPU".to_owned() }
-    } else if expert.is_exact() {
+fn no_float_form(id: u16, expert: &Expert) -> KernelError {
+    if expert.is_exact() {
         KernelError::Form { expert: id, expected: "exact", got: "float" }
     } else {
         KernelError::LocalOnly { expert: id, types: expert.types() }

@@ -114,4 +114,4 @@ impl std::fmt::Display for CpuPath {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

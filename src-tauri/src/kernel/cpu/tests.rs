@@ -1,6 +1,6 @@
 //! Every engine returns the bytes of the specification, for realistic and for absurd numbers.
 
-mod cases;
+pub(crate) mod cases;
 
 use proptest::prelude::*;
 

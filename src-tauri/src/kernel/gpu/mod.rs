@@ -6,15 +6,26 @@
 pub mod adapters;
 pub mod bandwidth;
 pub mod choice;
+pub mod compose;
+mod device;
 mod error;
+mod kernel;
+mod layout;
 pub mod memory;
+pub mod params;
+mod pipelines;
+mod plan;
 mod scratch;
+mod slots;
+mod store;
 pub mod subgroups;
 pub mod surroundings;
+mod thread;
 
 use std::path::PathBuf;
 
 pub use error::GpuError;
+pub use kernel::GpuKernel;
 
 /// Which adapter to use, and how much of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -27,6 +38,8 @@ pub struct GpuOptions {
     pub memory_bytes: Option<u64>,
     /// Directory for tuning results; tuned anew at every start when `None`.
     pub cache: Option<PathBuf>,
+    /// Shaders test every index: slower, for tests.
+    pub checked: bool,
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl Random {
         (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 }
@@ -192,7 +192,7 @@ impl DotCase {
     }
 }
 
-fn legal_row(cols: usize, random: &mut Random) -> Vec<u8> {
+pub(crate) fn legal_row(cols: usize, random: &mut Random) -> Vec<u8> {
     let mut wire = Vec::new();
     for start in (0..cols).step_by(256) {
         let present = (cols - start).min(256);
