@@ -19,8 +19,8 @@ mod peer;
 mod processes;
 mod reference;
 mod refused_models;
-#[cfg(feature = "gpu")]
 mod serving;
+#[cfg(feature = "gpu")]
 mod shaders;
 mod support;
 mod tidy;

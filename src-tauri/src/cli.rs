@@ -7,6 +7,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod api;
+
+pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
+
 use crate::types::PublicKey;
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
@@ -56,9 +60,9 @@ pub struct RoleFlags {
     /// backbone, worker: model file (.gguf) or directory (safetensors); worker: take the slice from it instead of the link.
     #[arg(long)]
     pub model: Option<PathBuf>,
-    /// backbone: address of the completions API.
-    #[arg(long)]
-    pub api: Option<SocketAddr>,
+    /// Flags of the backbone's API.
+    #[command(flatten)]
+    pub api: ApiFlags,
     /// backbone: layers whose experts may be computed by workers.
     #[arg(long)]
     pub remote_layers: Option<LayerSelection>,
@@ -131,6 +135,9 @@ pub enum Command {
     /// Look into model files.
     #[command(subcommand)]
     Model(ModelCommand),
+    /// The keys that open the backbone's API.
+    #[command(subcommand)]
+    Keys(KeysCommand),
     /// The key that is paid.
     #[command(subcommand)]
     Wallet(WalletCommand),

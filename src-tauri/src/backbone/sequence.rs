@@ -151,7 +151,8 @@ mod tests {
     #[test]
     fn a_sequence_takes_what_was_computed_for_it() {
         let hyper = HyperParameters { recurrent: vec![true, false], layers: 2, ..qwen_122b() };
-        let held = Sequence::with_room(&hyper, 100).layers.iter().map(|layer| match layer {
+        let sequence = Sequence::with_room(&hyper, 100);
+        let held = sequence.layers.iter().map(|layer| match layer {
             LayerState::Attention(cache) => cache.keys.iter().chain(&cache.values).map(Vec::capacity).sum::<usize>(),
             LayerState::DeltaNet(state) => state.conv.values().len() + state.recurrent.len(),
         });

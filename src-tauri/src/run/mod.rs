@@ -4,6 +4,7 @@
 
 mod commands;
 mod roles;
+mod serving;
 
 use std::error::Error;
 use std::io::Write;
@@ -52,6 +53,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => commands::bench(command),
         (None, Some(Command::Model(command))) => commands::model(command),
+        (None, Some(Command::Keys(command))) => serving::keys(command),
         (None, Some(Command::Wallet(command))) => commands::wallet(command),
         (None, Some(Command::Ledger(command))) => commands::ledger(command),
         (None, None) => {
