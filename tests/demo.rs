@@ -10,6 +10,7 @@ use kvasir::demo::{self, DemoOptions, Report};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use kvasir::ledger::{Meter, WalletStatement};
 use kvasir::model::{self, BlockType, Data, Model};
+use kvasir::worker::Hardware;
 use serde_json::Value;
 
 use crate::support::faults::{Fault, Faulty, Gate};
@@ -26,7 +27,11 @@ fn kernel(path: CpuPath) -> Arc<dyn ExpertCompute> {
     Arc::new(CpuKernel::new(path, 1).unwrap())
 }
 
-fn options(workers: Vec<Arc<dyn ExpertCompute>>, tokens: usize) -> DemoOptions {
+fn on(kernel: impl ExpertCompute + 'static) -> Hardware {
+    Hardware::from(Arc::new(kernel) as Arc<dyn ExpertCompute>)
+}
+
+fn options(workers: Vec<Hardware>, tokens: usize) -> DemoOptions {
     DemoOptions {
         model: Arc::new(model::embedded().unwrap()),
         prompt: "The wolf said to the".to_owned(),
@@ -145,7 +150,7 @@ async fn run(options: DemoOptions) -> Report {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_worker_on_each_cpu_path_gives_the_same_bits() {
     let paths = CpuPath::supported();
-    let workers = paths.iter().map(|p| kernel(*p)).collect();
+    let workers = paths.iter().map(|p| kernel(*p).into()).collect();
     let report = run(options(workers, 6)).await;
     assert_eq!(report.failure(), None);
     assert_eq!(report.workers.len(), paths.len());
@@ -158,7 +163,7 @@ async fn one_worker_on_each_cpu_path_gives_the_same_bits() {
 async fn one_wrong_integer_in_one_partial_fails_the_demo() {
     let inner = kernel(CpuPath::detect().unwrap());
     let faulty = Faulty { inner, hidden: 256, fault: Fault::OneOff(Mutex::new(false)) };
-    let report = run(options(vec![Arc::new(faulty)], 2)).await;
+    let report = run(options(vec![on(faulty)], 2)).await;
     assert!(!report.logits_bit_identical);
     assert!(report.failure().is_some_and(|f| f.contains("partial")), "{:?}", report.failure());
 }
@@ -168,7 +173,7 @@ async fn a_worker_that_never_answers_fails_the_demo_without_changing_a_token() {
     let gate = Arc::new(Gate::default());
     let inner = kernel(CpuPath::detect().unwrap());
     let faulty = Faulty { inner, hidden: 256, fault: Fault::Silent(Arc::clone(&gate)) };
-    let report = run(options(vec![Arc::new(faulty)], 3)).await;
+    let report = run(options(vec![on(faulty)], 3)).await;
     gate.open();
     assert_eq!(report.remote.assignments_remote, 0);
     assert!(report.argmax_match && report.logits_bit_identical);
@@ -183,7 +188,7 @@ async fn served(model: OneLayer, positions: usize) -> (WalletStatement, u64) {
     let network = Network::start(NetworkOptions {
         model: Arc::clone(&model),
         compute: Arc::clone(&compute),
-        workers: vec![compute],
+        workers: vec![compute.into()],
         remote_layers: vec![0],
         one_way: Duration::ZERO,
         cuttable: false,

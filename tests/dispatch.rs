@@ -1,6 +1,7 @@
 //! Remote dispatch gives the local bits, whoever answers, fails, lies or leaves.
 
 mod damage;
+mod hardware;
 mod world;
 
 use std::sync::Arc;

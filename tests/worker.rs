@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvasir::kernel::{CpuKernel, CpuPath};
+use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use kvasir::net::head::{Upgrade, read_head};
 use kvasir::net::ws::{WsConfig, WsStream};
 use kvasir::shutdown::{self, ShutdownTrigger};
@@ -14,7 +14,7 @@ use kvasir::wire::control::{Control, Decline, GoAway, Lease, Refuse};
 use kvasir::wire::handshake::{HubHandshake, HubIdentity, HubRandom, HubSession, HubTerms, Limits};
 use kvasir::wire::signature::KeyPair;
 use kvasir::wire::{Frame, Header, Kind};
-use kvasir::worker::{self, Phase, WorkerConfig, WorkerStatus};
+use kvasir::worker::{self, Hardware, Phase, WorkerConfig, WorkerStatus};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -47,9 +47,10 @@ impl Hub {
         config.assignments_per_s = Some(1e4);
         let (sender, status) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
-        let kernel = CpuKernel::new(CpuPath::detect().unwrap(), 1).unwrap();
+        let kernel: Arc<dyn ExpertCompute> = Arc::new(CpuKernel::new(CpuPath::detect().unwrap(), 1).unwrap());
+        let hardware = Hardware::from(kernel).fixed();
         let wallet = Arc::new(Wallet::generate().unwrap());
-        let running = tokio::spawn(worker::run(config, wallet, Arc::new(kernel), sender, shutdown));
+        let running = tokio::spawn(worker::run(config, wallet, hardware, sender, shutdown));
         Worker { status, stop, running, _home: home }
     }
 

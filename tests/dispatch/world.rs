@@ -23,7 +23,7 @@ use kvasir::wire::handshake::HubIdentity;
 use kvasir::wire::signature::KeyPair;
 use kvasir::wire::work::Dispatch;
 use kvasir::wire::{Frame, Header, Kind};
-use kvasir::worker::{self, Source, WorkerConfig, WorkerError, WorkerStatus};
+use kvasir::worker::{self, Hardware, Source, WorkerConfig, WorkerError, WorkerStatus};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -295,6 +295,11 @@ impl Hub {
 
     /// Starts a worker that computes with `compute`.
     pub fn worker(&self, name: &str, source: Source, compute: Arc<dyn ExpertCompute>) -> Worker {
+        self.worker_on(name, source, Hardware::from(compute).fixed())
+    }
+
+    /// Starts a worker on hardware that may change.
+    pub fn worker_on(&self, name: &str, source: Source, hardware: watch::Receiver<Hardware>) -> Worker {
         let gateways = vec![format!("ws://{}", self.addr)];
         let home = self.dir.path().join(name);
         let mut config = WorkerConfig::new(gateways, vec![self.operator.public()], home.clone(), 1 << 30);
@@ -303,7 +308,7 @@ impl Hub {
         let wallet = Arc::new(Wallet::generate().expect("a wallet"));
         let (status, seen) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
-        let running = tokio::spawn(worker::run(config, wallet, compute, status, shutdown));
+        let running = tokio::spawn(worker::run(config, wallet, hardware, status, shutdown));
         Worker { status: seen, home, stop, running }
     }
 }

@@ -11,9 +11,10 @@ use crate::demo::DemoError;
 use crate::demo::decode::Decode;
 use crate::demo::network::{Network, NetworkOptions};
 use crate::dispatch::{LocalDispatch, Mode};
-use crate::kernel::{ExpertCompute, ExpertSource, KernelError};
+use crate::kernel::{Expert, ExpertCompute, ExpertSource, KernelError};
 use crate::model::Model;
 use crate::wire::work::{Dispatch, Partials};
+use crate::worker::Hardware;
 
 /// Longest wait for the workers' slices.
 const READY: Duration = Duration::from_secs(600);
@@ -77,6 +78,22 @@ impl ExpertCompute for Timed {
     fn device(&self) -> String {
         self.inner.device()
     }
+
+    fn place(&self, expert: Expert) -> Result<Expert, KernelError> {
+        self.inner.place(expert)
+    }
+
+    fn memory_bytes(&self) -> Option<u64> {
+        self.inner.memory_bytes()
+    }
+
+    fn depth(&self) -> usize {
+        self.inner.depth()
+    }
+
+    fn recover(&self, patience: Duration) -> Result<(), KernelError> {
+        self.inner.recover(patience)
+    }
 }
 
 /// Median in milliseconds; 0 of nothing.
@@ -94,7 +111,7 @@ pub async fn decode(options: DecodeOptions) -> Result<DecodeBench, DemoError> {
     let workers = options
         .workers
         .into_iter()
-        .map(|inner| Arc::new(Timed { inner, calls: Arc::clone(&calls) }) as Arc<dyn ExpertCompute>);
+        .map(|inner| Hardware::from(Arc::new(Timed { inner, calls: Arc::clone(&calls) }) as Arc<dyn ExpertCompute>));
     let model = options.model;
     let network = Network::start(NetworkOptions {
         model: Arc::clone(&model),

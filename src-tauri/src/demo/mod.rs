@@ -22,6 +22,7 @@ use crate::model::{ManifestError, Model, TokenizerError};
 use crate::net::peer::PeerError;
 use crate::net::tls::TlsError;
 use crate::types::{NanoKvr, units};
+use crate::worker::Hardware;
 use decode::{Comparison, Decode};
 use network::{Network, NetworkOptions};
 
@@ -40,10 +41,10 @@ pub struct DemoOptions {
     pub prompt: String,
     /// Tokens to generate.
     pub tokens: usize,
-    /// The backbone's kernel; the local run uses it too.
+    /// The backbone's kernel; the local run uses it too, so that the comparison is one of hardware as well.
     pub compute: Arc<dyn ExpertCompute>,
     /// One worker each.
-    pub workers: Vec<Arc<dyn ExpertCompute>>,
+    pub workers: Vec<Hardware>,
     /// Layers that workers may hold.
     pub remote_layers: Vec<u16>,
     /// Delay between the workers and the gateway, each way.

@@ -25,13 +25,13 @@ use crate::wallet::Wallet;
 use crate::wire::WORKER_PATH;
 use crate::wire::handshake::HubIdentity;
 use crate::wire::signature::KeyPair;
-use crate::worker::{self, WorkerConfig, WorkerStatus};
+use crate::worker::{self, Hardware, WorkerConfig, WorkerStatus};
 
 /// The name in the throw-away certificate.
 const HOST: &str = "localhost";
 /// How often the gateway asks the hub for new work: the demo's user waits for it.
 const POLL: Duration = Duration::from_millis(100);
-/// Memory that each worker offers; the placement decides what it holds.
+/// Memory that each worker offers, if its hardware has as much; the placement decides what it holds.
 const WORKER_MEMORY: u64 = 64 << 30;
 /// A throw-away hub certificate outlives every demo.
 const CERTIFICATE_S: u64 = 24 * 3600;
@@ -45,7 +45,7 @@ pub struct NetworkOptions {
     /// Computes what no worker does.
     pub compute: Arc<dyn ExpertCompute>,
     /// One worker each.
-    pub workers: Vec<Arc<dyn ExpertCompute>>,
+    pub workers: Vec<Hardware>,
     /// Layers that workers may hold.
     pub remote_layers: Vec<u16>,
     /// Delay between the workers and the gateway, each way.
@@ -148,7 +148,7 @@ impl Network {
         }));
 
         let mut workers = Vec::new();
-        for (index, compute) in options.workers.into_iter().enumerate() {
+        for (index, hardware) in options.workers.into_iter().enumerate() {
             let home = state.path().join(format!("worker-{index}"));
             let (port, line) = if options.cuttable || !options.one_way.is_zero() {
                 let (near, address) = listen().await?;
@@ -156,7 +156,7 @@ impl Network {
             } else {
                 (gateway.port(), None)
             };
-            workers.push(Worker { line, ..Worker::start(port, operator.public(), ca.clone(), home, compute)? });
+            workers.push(Worker { line, ..Worker::start(port, operator.public(), ca.clone(), home, hardware)? });
         }
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(rustls::ClientConfig::clone(&*tls::client_config_from_pem(
@@ -245,7 +245,7 @@ impl Worker {
         operator: PublicKey,
         ca: PathBuf,
         home: PathBuf,
-        compute: Arc<dyn ExpertCompute>,
+        hardware: Hardware,
     ) -> Result<Self, DemoError> {
         let wallet = Wallet::generate().map_err(DemoError::Random)?;
         let address = wallet.address();
@@ -256,7 +256,7 @@ impl Worker {
         };
         let (sender, status) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
-        let task = tokio::spawn(worker::run(config, Arc::new(wallet), compute, sender, shutdown));
+        let task = tokio::spawn(worker::run(config, Arc::new(wallet), hardware.fixed(), sender, shutdown));
         Ok(Self { address, status, stop, task, line: None })
     }
 }

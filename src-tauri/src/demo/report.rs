@@ -41,7 +41,7 @@ pub struct RemoteRun {
 pub struct WorkerPart {
     /// Its wallet.
     pub wallet: PublicKey,
-    /// What computed.
+    /// What computed, and why that.
     pub device: String,
     /// `layer:first-last`, separated by commas.
     pub slice: String,

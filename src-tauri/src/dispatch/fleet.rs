@@ -159,7 +159,8 @@ impl Fleet {
         }
     }
 
-    /// What a worker has to give; the same again changes nothing.
+    /// What a worker has to give; the same again changes nothing. A worker whose hardware took less than it offered
+    /// offers what it took: the lease that it could not take is replaced by one that fits, and others get the rest.
     ///
     /// # Errors
     /// Wishes for more layers than there are.
@@ -171,7 +172,10 @@ impl Fleet {
         let mut members = self.members();
         let Some(member) = members.by_key.get_mut(&key(session)) else { return Ok(()) };
         if member.offer.as_ref() != Some(&offer) {
-            session.offered(offer.assignments_per_s);
+            let pace = |offer: &Offer| offer.assignments_per_s.to_bits();
+            if member.offer.as_ref().map(pace) != Some(pace(&offer)) {
+                session.offered(offer.assignments_per_s);
+            }
             member.offer = Some(offer);
             self.request_placement(&mut members);
         }

@@ -28,7 +28,7 @@ pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
         prompt: args.prompt,
         tokens: args.tokens as usize,
         compute: kernel(args.device, all_threads())?,
-        workers: (0..args.workers).map(|_| kernel(args.device, 1)).collect::<Result<_, _>>()?,
+        workers: (0..args.workers).map(|_| kernel(args.device, 1).map(Into::into)).collect::<Result<_, _>>()?,
         one_way,
         chaos: args.chaos,
         model,

@@ -21,7 +21,7 @@ use crate::net::tls::{self, TrialCertificates};
 use crate::shutdown::{self, Shutdown};
 use crate::wallet::keyfile;
 use crate::wire::handshake::HubIdentity;
-use crate::worker::{self, Phase, Source, WorkerConfig, WorkerStatus};
+use crate::worker::{self, Hardware, Phase, Source, WorkerConfig, WorkerStatus};
 
 /// Flag that lets hub and backbone listen where strangers reach them.
 const ALLOW_PUBLIC: &str = "--allow-public";
@@ -190,7 +190,7 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
     };
     let (sender, status) = watch::channel(WorkerStatus::default());
     let narrator = tokio::spawn(narrate(status));
-    worker::run(worker, Arc::new(wallet), compute, sender, shutdown).await?;
+    worker::run(worker, Arc::new(wallet), Hardware::from(compute).fixed(), sender, shutdown).await?;
     Ok(narrator.await??)
 }
 
@@ -206,6 +206,7 @@ async fn narrate(mut status: watch::Receiver<WorkerStatus>) -> std::io::Result<(
                 Phase::Offered => "connected, waiting for a slice".to_owned(),
                 Phase::Fetching { total, .. } => format!("fetching experts, {total} bytes"),
                 Phase::Serving => format!("serving {}", status.slice),
+                Phase::Recovering { reason } => format!("not computing: {reason}; looking for it"),
                 Phase::Waiting { reason, retry_ms } => format!("not connected: {reason}; next try in {retry_ms} ms"),
                 Phase::Stopped => "stopped".to_owned(),
             }

@@ -145,7 +145,7 @@ control! {
 control! {
     /// A worker will not answer a request; the body's `request` is in the header.
     Decline = Decline {
-        /// Stable code: `lease`, `deadline`, `shape`, `busy`, `paused`, `internal`.
+        /// Stable code: `lease`, `deadline`, `shape`, `busy`, `paused`, `lost`, `internal`.
         #[serde(deserialize_with = "plain_text")]
         reason: String,
     }

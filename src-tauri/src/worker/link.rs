@@ -5,12 +5,15 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::equipment::Equipment;
+use super::hardware::Hardware;
 use super::session::{self, SessionError};
 use super::status::Phase;
-use super::{Timers, Worker};
+use super::{Timers, Worker, join};
 use crate::net::ws::WsError;
 use crate::shutdown::Shutdown;
 use crate::wire::handshake::HandshakeError;
@@ -29,6 +32,10 @@ pub(super) enum Ended {
     Stopped,
     /// The hub asked to come back after a pause.
     GoAway(Duration),
+    /// There is other hardware to use.
+    Changed,
+    /// The hardware went away.
+    Lost(String),
 }
 
 /// Pauses with full jitter.
@@ -64,19 +71,32 @@ fn jitter(bound: Duration) -> Duration {
     bound.mul_f64(share)
 }
 
-/// Holds a session whenever there is a way, until `shutdown`.
-pub(super) async fn keep(worker: &Worker, shutdown: &Shutdown) {
+/// Holds a session whenever there is a way and hardware, until `shutdown`.
+pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware>, shutdown: &Shutdown) {
     let timers = &worker.config.timers;
     let mut backoff = Backoff::new(timers);
+    let mut equipment = None;
     for url in worker.config.gateways.iter().cycle() {
+        let chosen = hardware.borrow_and_update().clone();
+        let in_use = match equipment.take() {
+            Some(in_use) if Equipment::is(&in_use, &chosen) => in_use,
+            _ => tokio::select! {
+                in_use = Equipment::new(worker, chosen) => in_use,
+                () = shutdown.wait() => return,
+            },
+        };
+        let in_use = equipment.insert(in_use);
+        if !in_use.is_there(worker, shutdown).await {
+            return;
+        }
         worker.status.phase(Phase::Connecting { gateway: url.clone() });
         // Only a session counts: dialling can take long and lead nowhere.
         let mut lived = Duration::ZERO;
         let ended = tokio::select! {
-            joined = session::join(worker, url) => match joined {
+            joined = join::join(worker, url) => match joined {
                 Ok(joined) => {
                     let since = Instant::now();
-                    let ended = session::serve(worker, joined, shutdown).await;
+                    let ended = session::serve(worker, in_use, joined, &mut hardware, shutdown).await;
                     lived = since.elapsed();
                     ended
                 }
@@ -94,6 +114,13 @@ pub(super) async fn keep(worker: &Worker, shutdown: &Shutdown) {
                 let pause = wished(wish, &mut backoff);
                 info!(gateway = url, ?pause, "the hub asks to come back later");
                 (pause, "the hub is going away".to_owned())
+            }
+            Ok(Ended::Changed) => continue,
+            Ok(Ended::Lost(reason)) => {
+                warn!(reason, "hardware lost");
+                worker.library.clear();
+                // Hardware that is lost whenever it is used must not become a loop without rest.
+                (jitter(backoff.bound()), reason)
             }
             Err(error) => {
                 let pause = pause_after(&error, &mut backoff);

@@ -1,16 +1,20 @@
 //! A worker: holds a slice of the model's experts and computes them for pay, over one outbound link.
 //!
 //! [`run`] dials a gateway, proves the wallet to the hub behind it, offers memory, receives a lease, fetches and
-//! verifies the experts, serves, and starts again when the link breaks, until it is told to stop.
+//! verifies the experts, serves, and starts again when the link breaks or the hardware is lost, until it is told to stop.
 //! **Promises:** no expert is used before its digest was checked; no data from a peer is ever a path, a URL or code;
 //! a request is answered once or declined, never left; stopping takes less than two seconds.
 
+mod equipment;
 mod fetch;
+mod hardware;
 mod home;
+mod join;
 mod link;
 mod load;
 mod outgoing;
 mod pace;
+mod pipe;
 mod receipts;
 mod serve;
 mod session;
@@ -24,13 +28,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::clock::{Clock, SystemClock};
-use crate::kernel::ExpertCompute;
 use crate::model::Model;
 use crate::net::tls::{self, TlsError};
 use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
 use crate::wire::handshake::AuthSigner;
 
+pub use hardware::Hardware;
 pub use home::HomeError;
 pub use status::{Phase, WorkerStatus};
 
@@ -87,8 +91,8 @@ pub struct WorkerConfig {
     pub extra_ca: Vec<PathBuf>,
     /// Worker id and receipts.
     pub state_dir: PathBuf,
-    /// Bytes that the slice may take.
-    pub memory_bytes: u64,
+    /// Bytes that the slice may take; when absent, what the hardware's own memory has room for.
+    pub memory_bytes: Option<u64>,
     /// Where experts come from.
     pub source: Source,
     /// Name and version for the hub's log.
@@ -110,7 +114,7 @@ impl WorkerConfig {
             operators,
             extra_ca: Vec::new(),
             state_dir,
-            memory_bytes,
+            memory_bytes: Some(memory_bytes),
             source: Source::Fetch,
             agent: concat!("kvasir/", env!("CARGO_PKG_VERSION")).to_owned(),
             assignments_per_s: None,
@@ -138,22 +142,20 @@ pub enum WorkerError {
 struct Worker {
     config: WorkerConfig,
     wallet: Arc<dyn AuthSigner>,
-    compute: Arc<dyn ExpertCompute>,
     home: home::Home,
     tls: Arc<rustls::ClientConfig>,
     library: Arc<slices::Library>,
     status: Arc<status::Board>,
-    assignments_per_s: f64,
 }
 
-/// Works until `shutdown`; what it does shows in `status`.
+/// Works until `shutdown` on the newest of `hardware`; what it does shows in `status`.
 ///
 /// # Errors
 /// Only what no amount of trying would mend: see [`WorkerError`].
 pub async fn run(
     config: WorkerConfig,
     wallet: Arc<dyn AuthSigner>,
-    compute: Arc<dyn ExpertCompute>,
+    hardware: watch::Receiver<Hardware>,
     status: watch::Sender<WorkerStatus>,
     shutdown: Shutdown,
 ) -> Result<(), WorkerError> {
@@ -162,14 +164,10 @@ pub async fn run(
     }
     let home = home::Home::open(&config.state_dir)?;
     let tls = tls::client_config(&config.extra_ca)?;
-    let status = Arc::new(status::Board::new(status, compute.device()));
-    let assignments_per_s = match config.assignments_per_s {
-        Some(pace) => pace,
-        None => pace::measure(Arc::clone(&compute)).await,
-    };
+    let status = Arc::new(status::Board::new(status));
     let library = Arc::new(slices::Library::new(config.source.clone()));
-    let worker = Worker { config, wallet, compute, home, tls, library, status, assignments_per_s };
-    link::keep(&worker, &shutdown).await;
+    let worker = Worker { config, wallet, home, tls, library, status };
+    link::keep(&worker, hardware, &shutdown).await;
     worker.status.phase(Phase::Stopped);
     Ok(())
 }

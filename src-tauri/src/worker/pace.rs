@@ -47,7 +47,7 @@ fn assignments_per_s(compute: &dyn ExpertCompute) -> Result<f64, KernelError> {
     else {
         return Ok(0.0);
     };
-    let experts = SameExpert(Arc::new(Expert::new(&ExpertWeights { gate, up, down })?));
+    let experts = SameExpert(Arc::new(compute.place(Expert::new(&ExpertWeights { gate, up, down })?)?));
     let request = [request()];
     // The first answer pays for caches and threads that the next ones find ready.
     compute.compute(&experts, 0, &request)?;

@@ -1,17 +1,19 @@
-//! The desk where requests are computed: one thread, one request at a time, so that the link never waits for a kernel.
+//! The desk where requests are computed: as many threads as the kernel likes, so that the link never waits for it.
 //!
-//! All parts of a request are one batch, answered part by part.
+//! Each thread takes one request at a time; all its parts are one batch, answered part by part and in order.
 //! **Promises:** every request is answered in full or declined once, with a reason, a kernel that panics included;
-//! what is past its deadline, or whose link is gone, is not computed.
+//! what is past its deadline, or whose link or hardware is gone, is not computed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tracing::warn;
 
+use super::equipment::is_gone;
 use super::load::{Load, Place};
 use super::outgoing::Link;
 use super::slices::Holdings;
@@ -33,10 +35,14 @@ pub(super) mod reason {
     pub const SHAPE: &str = "shape";
     /// The requests under way hold too many bytes.
     pub const BUSY: &str = "busy";
+    /// The hardware went away.
+    pub const LOST: &str = "lost";
     /// The kernel failed.
     pub const INTERNAL: &str = "internal";
 }
 
+/// Requests computed at once: beyond a few, more only wait for the hardware.
+const THREADS_MAX: usize = 8;
 /// Largest request over all its parts: 2,048 float rows of the widest model and their assignments.
 const REQUEST_BYTES_MAX: usize = 72 << 20;
 
@@ -92,12 +98,14 @@ impl Job {
     }
 }
 
-/// What the desk's thread works with. The link is weak: a session that is gone is not kept open by its kernel.
+/// What the desk's threads work with. The link is weak: a session that is gone is not kept open by its kernel.
 pub(super) struct Tools {
     pub compute: Arc<dyn ExpertCompute>,
     pub holdings: Arc<Holdings>,
     pub board: Arc<Board>,
     pub link: Weak<Link>,
+    /// Where the desk says that the hardware is lost, and why.
+    pub lost: watch::Sender<Option<String>>,
 }
 
 /// See the module.
@@ -113,8 +121,11 @@ impl Desk {
     /// When the system gives no thread.
     pub fn open(tools: Tools, queue: usize) -> std::io::Result<Self> {
         let (jobs, queued) = sync_channel(queue);
-        let runtime = Handle::current();
-        std::thread::Builder::new().name("kvasir-desk".into()).spawn(move || work(&tools, &runtime, &queued))?;
+        let (tools, queued) = (Arc::new(tools), Arc::new(Mutex::new(queued)));
+        for _ in 0..tools.compute.depth().clamp(1, THREADS_MAX) {
+            let (tools, runtime, queued) = (Arc::clone(&tools), Handle::current(), Arc::clone(&queued));
+            std::thread::Builder::new().name("kvasir-desk".into()).spawn(move || work(&tools, &runtime, &queued))?;
+        }
         Ok(Self { jobs, load: Load::new() })
     }
 
@@ -133,8 +144,10 @@ impl Desk {
 }
 
 /// Answers until the session is over; what still waits then is let go.
-fn work(tools: &Tools, runtime: &Handle, queued: &Receiver<Job>) {
-    while let Ok(job) = queued.recv() {
+fn work(tools: &Tools, runtime: &Handle, queued: &Mutex<Receiver<Job>>) {
+    // Whoever waits for a request holds the lock, and lets go of it with the request in hand.
+    let next = || queued.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    while let Ok(job) = next() {
         if tools.link.strong_count() == 0 {
             return;
         }
@@ -163,6 +176,9 @@ fn answer(tools: &Tools, job: &Job) -> Result<Vec<Frame>, &'static str> {
     if job.received.elapsed() >= Duration::from_millis(deadline_ms.into()) {
         return Err(reason::DEADLINE);
     }
+    if tools.lost.borrow().is_some() {
+        return Err(reason::LOST);
+    }
     let held = tools.holdings.of_lease(lease).ok_or(reason::LEASE)?;
     let decode = |part: &Frame| Dispatch::decode(&part.header, &part.body, held.hidden);
     let requests = job.parts.iter().map(decode).collect::<Result<Vec<_>, _>>().map_err(|error| {
@@ -178,7 +194,15 @@ fn answer(tools: &Tools, job: &Job) -> Result<Vec<Frame>, &'static str> {
         reason::INTERNAL
     };
     let computed = tools.compute.compute(&*held as &dyn ExpertSource, layer, &requests);
-    let partials = computed.map_err(|error| failed(&error))?;
+    let partials = match computed {
+        Ok(partials) => partials,
+        Err(error) if is_gone(&error) => {
+            warn!(request = first.header.request, %error, "request not computed");
+            tools.lost.send_replace(Some(error.to_string()));
+            return Err(reason::LOST);
+        }
+        Err(error) => return Err(failed(&error)),
+    };
     if partials.len() != job.parts.len() {
         return Err(failed(&format_args!("expected {} parts, got {}", job.parts.len(), partials.len())));
     }

@@ -1,7 +1,8 @@
 //! One session of a worker, from the hub's hello to the close.
 //!
 //! This task only moves frames: requests go to the desk, pieces of experts to the pipe, and a lease is taken beside
-//! them. **Promise:** when its future is dropped, the link goes with it; nothing detached keeps it open.
+//! them. A session keeps its hardware: when that is lost or changed, the session gives everything back and ends.
+//! **Promise:** when its future is dropped, the link goes with it; nothing detached keeps it open.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -9,23 +10,26 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
-use super::fetch::{FetchError, Pipe, Taking};
+use super::equipment::{Equipment, is_gone};
+use super::fetch::{FetchError, Room, Taken, Taking};
+use super::hardware::Hardware;
+use super::join::Joined;
 use super::outgoing::{Link, LinkError};
+use super::pipe::Pipe;
 use super::receipts::Receipts;
 use super::serve::{Desk, Job, Tools};
 use super::slices::Holdings;
 use super::status::Phase;
-use super::{Worker, link::Ended};
-use crate::net::ws::{self, WsError, WsReceiver, WsStream};
+use super::{Timers, Worker, link::Ended};
+use crate::net::ws::{self, WsError, WsReceiver};
 use crate::shutdown::Shutdown;
 use crate::types::Digest;
-use crate::wire::WORKER_PATH;
 use crate::wire::control::{Control, Decline, GoAway, Lease, Offer, Receipt, Refuse, Release, SliceReady};
-use crate::wire::handshake::{HandshakeError, Open, OpenError, WorkerHandshake, WorkerRandom, WorkerSession};
+use crate::wire::handshake::{HandshakeError, Open, OpenError, WorkerSession};
 use crate::wire::receipt::ReceiptError;
 use crate::wire::{Frame, FrameError, Kind};
 
@@ -73,58 +77,10 @@ pub(super) enum SessionError {
     Incomplete,
 }
 
-/// A session that the hub has agreed to.
-pub(super) struct Joined {
-    socket: WsStream,
-    session: WorkerSession,
-    /// From our answer to the hub's welcome.
-    round_trip: Duration,
-}
-
-/// Dials a gateway and proves the wallet to its hub.
-pub(super) async fn join(worker: &Worker, url: &str) -> Result<Joined, SessionError> {
-    let mut socket = WsStream::connect(&with_path(url), Arc::clone(&worker.tls), ws::WsConfig::worker()).await?;
-    let limit = worker.config.timers.handshake;
-    let greeted = timeout(limit, greet(worker, url, &mut socket)).await;
-    let (session, round_trip) = greeted.map_err(|_| SessionError::HandshakeDeadline(limit))??;
-    Ok(Joined { socket, session, round_trip })
-}
-
-async fn greet(worker: &Worker, url: &str, socket: &mut WsStream) -> Result<(WorkerSession, Duration), SessionError> {
-    let config = &worker.config;
-    let random = WorkerRandom::draw()?;
-    let operators = config.operators.clone();
-    let mut shake = WorkerHandshake::new(operators, host_of(url), worker.home.worker_id, &config.agent, random);
-    let hello = Frame::decode(socket.recv().await?.ok_or(SessionError::Closed)?)?;
-    let answer = shake.answer(&hello, &*worker.wallet, config.clock.unix_ms() / 1000)?;
-    let answered = Instant::now();
-    socket.send(answer.encode()).await?;
-    let welcome = Frame::decode(socket.recv().await?.ok_or(SessionError::Closed)?)?;
-    Ok((shake.welcomed(&welcome)?, answered.elapsed()))
-}
-
-/// The host of a URL, without scheme, port and path.
-fn host_of(url: &str) -> &str {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = rest.split(['/', '?']).next().unwrap_or(rest);
-    match authority.rfind(':') {
-        Some(colon) if !authority[colon..].contains(']') => &authority[..colon],
-        _ => authority,
-    }
-}
-
-/// The URL with [`WORKER_PATH`] when it names none.
-fn with_path(url: &str) -> String {
-    let bare = url.trim_end_matches('/');
-    match bare.split_once("://") {
-        Some((_, rest)) if !rest.contains('/') => format!("{bare}{WORKER_PATH}"),
-        _ => url.to_owned(),
-    }
-}
-
 /// A session under way.
 struct Session<'a> {
     worker: &'a Worker,
+    equipment: &'a Equipment,
     link: Arc<Link>,
     receiver: WsReceiver,
     open: Open,
@@ -137,28 +93,38 @@ struct Session<'a> {
     /// Manifest of the model that the hub said hello with.
     manifest: Digest,
     quiet: Duration,
+    /// What it offers.
+    room: Room,
 }
 
-/// What a frame asks of the session's loop.
+/// What a frame, or the end of a lease's taking, asks of the session's loop.
 enum Next {
     Go,
     Take(Lease),
-    Leave(GoAway),
+    End(Ended),
 }
 
-/// Serves until the session ends or the worker stops.
-pub(super) async fn serve(worker: &Worker, joined: Joined, shutdown: &Shutdown) -> Result<Ended, SessionError> {
+/// Serves until the session ends, the hardware is lost or another one, or the worker stops.
+pub(super) async fn serve(
+    worker: &Worker,
+    equipment: &Equipment,
+    joined: Joined,
+    hardware: &mut watch::Receiver<Hardware>,
+    shutdown: &Shutdown,
+) -> Result<Ended, SessionError> {
     let Joined { socket, session, round_trip } = joined;
     let WorkerSession { session_id, hub_key, session_signer, manifest, limits, seal, open, .. } = session;
     info!(session = %session_id, hub = %hub_key, "session open");
     let (sender, receiver) = socket.split();
     let link = Arc::new(Link::new(seal, sender));
     let holdings = Arc::new(Holdings::default());
+    let (lost, mut lost_for) = watch::channel(None);
     let tools = Tools {
-        compute: Arc::clone(&worker.compute),
+        compute: Arc::clone(&equipment.kernel),
         holdings: Arc::clone(&holdings),
         board: Arc::clone(&worker.status),
         link: Arc::downgrade(&link),
+        lost,
     };
     let desk = Desk::open(tools, limits.in_flight_max as usize)?;
     let (pipe, pieces) = Pipe::new(Arc::clone(&link), worker.config.timers.chunk);
@@ -166,59 +132,131 @@ pub(super) async fn serve(worker: &Worker, joined: Joined, shutdown: &Shutdown) 
     let receipts = Receipts::new(hub_key, session_id, worker.wallet.address(), session_signer, receipts_dir);
     let (pipe, incomplete) = (Arc::new(pipe), BTreeMap::new());
     let quiet = QUIET + round_trip.min(ROUND_TRIP_MAX);
-    let session =
-        Session { worker, link, receiver, open, holdings, desk, pipe, pieces, receipts, incomplete, manifest, quiet };
-    session.run(shutdown).await
+    let first = equipment.room(worker).await;
+    let room = Room { first, now: first };
+    let mut session = Session {
+        worker,
+        equipment,
+        link,
+        receiver,
+        open,
+        holdings,
+        desk,
+        pipe,
+        pieces,
+        receipts,
+        incomplete,
+        manifest,
+        quiet,
+        room,
+    };
+    let ended = session.run(&mut lost_for, hardware, shutdown).await?;
+    let (why, patience) = farewell(&ended, &worker.config.timers);
+    if let Err(error) = session.drain(why, patience, shutdown).await {
+        debug!(%error, "link ended while draining");
+    }
+    Ok(ended)
+}
+
+/// What the hub is told at the end, and how long requests under way are still answered.
+fn farewell(ended: &Ended, timers: &Timers) -> (&'static str, Duration) {
+    match ended {
+        Ended::Stopped => ("stopping", timers.drain),
+        Ended::GoAway(_) => ("moving", timers.moving),
+        Ended::Changed => ("changing hardware", timers.moving),
+        Ended::Lost(_) => ("hardware lost", timers.moving),
+    }
+}
+
+/// The reason for which the hardware was lost, once it is.
+async fn reported(lost: &mut watch::Receiver<Option<String>>) -> String {
+    match lost.wait_for(Option::is_some).await.map(|reason| reason.clone()) {
+        Ok(reason) => reason.unwrap_or_default(),
+        // The desk is gone, and the session's loop says why.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Completes once there is other hardware to use.
+async fn changed(hardware: &mut watch::Receiver<Hardware>) {
+    if hardware.changed().await.is_err() {
+        std::future::pending().await
+    }
 }
 
 impl Session<'_> {
-    async fn run(mut self, shutdown: &Shutdown) -> Result<Ended, SessionError> {
-        let offer = Offer {
-            device: self.worker.status.device(),
-            memory_bytes: self.worker.config.memory_bytes,
-            assignments_per_s: self.worker.assignments_per_s,
-            wants: Vec::new(),
-        };
-        self.link.send(&offer.frame()?).await?;
+    async fn run(
+        &mut self,
+        lost_for: &mut watch::Receiver<Option<String>>,
+        hardware: &mut watch::Receiver<Hardware>,
+        shutdown: &Shutdown,
+    ) -> Result<Ended, SessionError> {
+        self.offer().await?;
         self.worker.status.phase(Phase::Offered);
-        let timers = self.worker.config.timers;
         let mut taking = idle();
         let stop = shutdown.wait();
         tokio::pin!(stop);
         loop {
-            tokio::select! {
-                frame = receive(&mut self.receiver, &mut self.open) => match self.act(frame?).await? {
-                    Next::Go => {}
-                    Next::Take(lease) => taking = self.take(lease),
-                    Next::Leave(go) => {
-                        drop(taking);
-                        self.drain("moving", timers.moving, shutdown).await?;
-                        return Ok(Ended::GoAway(Duration::from_millis(go.reconnect_after_ms)));
-                    }
-                },
+            let next = tokio::select! {
+                () = &mut stop => Next::End(Ended::Stopped),
+                reason = reported(lost_for) => Next::End(Ended::Lost(reason)),
+                () = changed(hardware) => Next::End(Ended::Changed),
+                frame = receive(&mut self.receiver, &mut self.open) => self.act(frame?).await?,
                 taken = &mut taking => {
-                    let (held, bytes) = taken?;
-                    let (lease, slice) = (held.lease, held.slice.to_string());
-                    self.holdings.take_over(held);
-                    self.link.send(&SliceReady { lease, bytes }.frame()?).await?;
-                    info!(lease, slice, bytes, "serving");
-                    self.worker.status.serving(slice);
                     taking = idle();
+                    self.took(taken).await?
                 }
-                () = &mut stop => {
-                    drop(taking);
-                    self.drain("stopping", timers.drain, shutdown).await?;
-                    return Ok(Ended::Stopped);
-                }
+            };
+            match next {
+                Next::Go => {}
+                Next::Take(lease) => taking = self.take(lease),
+                Next::End(ended) => return Ok(ended),
             }
+        }
+    }
+
+    async fn offer(&self) -> Result<(), SessionError> {
+        let offer = Offer {
+            device: self.equipment.kernel.device(),
+            memory_bytes: self.room.now,
+            assignments_per_s: self.equipment.assignments_per_s,
+            wants: Vec::new(),
+        };
+        Ok(self.link.send(&offer.frame()?).await?)
+    }
+
+    /// Says what became of a lease. Of hardware that took less, what it took is offered, so that the backbone gives the
+    /// rest to others; the same lease is tried once more where only experts of before were in its way.
+    async fn took(&mut self, taken: Result<Taken, FetchError>) -> Result<Next, SessionError> {
+        match taken {
+            Ok(Taken::Held { held, bytes }) => {
+                let (lease, slice) = (held.lease, held.slice.to_string());
+                self.holdings.take_over(held);
+                self.link.send(&SliceReady { lease, bytes }.frame()?).await?;
+                info!(lease, slice, bytes, "serving");
+                self.worker.status.serving(slice);
+                Ok(Next::Go)
+            }
+            Ok(Taken::Full { lease, bytes, placed, why }) => {
+                warn!(lease = lease.lease, bytes, placed, %why, "offering less memory");
+                self.room.now = self.room.now.min(placed);
+                self.offer().await?;
+                Ok(if bytes <= self.room.now { Next::Take(lease) } else { Next::Go })
+            }
+            Ok(Taken::Outdated) => Ok(Next::Go),
+            Err(FetchError::Unusable { source, .. }) if is_gone(&source) => {
+                Ok(Next::End(Ended::Lost(source.to_string())))
+            }
+            Err(error) => Err(error.into()),
         }
     }
 }
 
-type Taken = Result<(Arc<super::slices::Held>, u64), FetchError>;
+/// A lease on its way here.
+type Coming = Pin<Box<dyn Future<Output = Result<Taken, FetchError>> + Send>>;
 
 /// Nothing to take.
-fn idle() -> Pin<Box<dyn Future<Output = Taken> + Send>> {
+fn idle() -> Coming {
     Box::pin(std::future::pending())
 }
 
@@ -229,7 +267,7 @@ async fn receive(receiver: &mut WsReceiver, open: &mut Open) -> Result<Frame, Se
 
 impl Session<'_> {
     /// Brings a lease's experts here, beside everything else.
-    fn take(&self, lease: Lease) -> Pin<Box<dyn Future<Output = Taken> + Send>> {
+    fn take(&self, lease: Lease) -> Coming {
         info!(lease = lease.lease, "lease");
         let taking = Taking {
             library: Arc::clone(&self.worker.library),
@@ -238,8 +276,9 @@ impl Session<'_> {
             link: Arc::clone(&self.link),
             pipe: Arc::clone(&self.pipe),
             load: Arc::clone(self.desk.load()),
+            compute: Arc::clone(&self.equipment.kernel),
             quiet: self.quiet,
-            memory_bytes: self.worker.config.memory_bytes,
+            room: self.room,
         };
         Box::pin(taking.take(lease))
     }
@@ -255,7 +294,10 @@ impl Session<'_> {
                 }
                 return Ok(Next::Take(lease));
             }
-            Kind::GoAway => return Ok(Next::Leave(GoAway::read(&frame)?)),
+            Kind::GoAway => {
+                let pause = Duration::from_millis(GoAway::read(&frame)?.reconnect_after_ms);
+                return Ok(Next::End(Ended::GoAway(pause)));
+            }
             Kind::Receipt => {
                 let receipt = Receipt::read(&frame)?;
                 let work_bytes = receipt.work_bytes;
@@ -323,30 +365,5 @@ impl Session<'_> {
         // The hub may be slow to answer the close; nobody waits for it.
         let _ = timeout(stopping, self.link.close(1000, why)).await;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_host_of_a_url_is_found() {
-        for (url, host) in [
-            ("wss://gateway.example/v1/worker", "gateway.example"),
-            ("wss://gateway.example:8443/v1/worker", "gateway.example"),
-            ("ws://127.0.0.1:80", "127.0.0.1"),
-            ("wss://[::1]:443/v1/worker", "[::1]"),
-            ("wss://[::1]/v1/worker", "[::1]"),
-        ] {
-            assert_eq!(host_of(url), host);
-        }
-    }
-
-    #[test]
-    fn a_url_without_a_path_means_the_workers_path() {
-        assert_eq!(with_path("wss://gateway.example:8443"), "wss://gateway.example:8443/v1/worker");
-        assert_eq!(with_path("wss://gateway.example/"), "wss://gateway.example/v1/worker");
-        assert_eq!(with_path("wss://gateway.example/other"), "wss://gateway.example/other");
     }
 }

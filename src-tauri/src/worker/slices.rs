@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
 use super::Source;
-use super::fetch::FetchError;
+use super::fetch::{FetchError, expert_bytes};
 use crate::kernel::{Expert, ExpertSource};
 use crate::model::{Manifest, Model};
 use crate::types::ExpertId;
@@ -174,9 +174,21 @@ impl Library {
         self.shelf().experts.insert(id, expert);
     }
 
+    /// Stored bytes of the experts on the shelf.
+    pub fn bytes(&self) -> u64 {
+        let shelf = self.shelf();
+        let Some(manifest) = &shelf.manifest else { return 0 };
+        shelf.experts.keys().filter_map(|id| expert_bytes(manifest, id.layer)).sum()
+    }
+
     /// Drops every expert outside `slice`.
     pub fn keep_only(&self, slice: &Slice) {
         self.shelf().experts.retain(|id, _| slice.contains(*id));
+    }
+
+    /// Drops every expert: where they were placed is gone.
+    pub fn clear(&self) {
+        self.shelf().experts.clear();
     }
 }
 

@@ -26,6 +26,11 @@ pub enum Phase {
     },
     /// Holding its slice and answering.
     Serving,
+    /// The hardware went away and is looked for.
+    Recovering {
+        /// What the driver said.
+        reason: String,
+    },
     /// Between two links.
     Waiting {
         /// Why the last one ended.
@@ -42,7 +47,7 @@ pub enum Phase {
 pub struct WorkerStatus {
     /// What it is doing.
     pub phase: Phase,
-    /// What computes.
+    /// What computes, and why that: `cpu (avx512, 2 threads) because no GPU was found: …`.
     pub device: String,
     /// What it holds, e.g. `0:0-15,1:0-15`.
     pub slice: String,
@@ -58,13 +63,12 @@ pub struct WorkerStatus {
 pub(super) struct Board(watch::Sender<WorkerStatus>);
 
 impl Board {
-    pub fn new(status: watch::Sender<WorkerStatus>, device: String) -> Self {
-        status.send_modify(|s| s.device = device);
+    pub fn new(status: watch::Sender<WorkerStatus>) -> Self {
         Self(status)
     }
 
-    pub fn device(&self) -> String {
-        self.0.borrow().device.clone()
+    pub fn device(&self, device: String) {
+        self.0.send_modify(|s| s.device = device);
     }
 
     pub fn phase(&self, phase: Phase) {

@@ -1,0 +1,101 @@
+//! The hardware in use between two changes of it: how fast it is, how much it may hold, and what happens when it is lost.
+//!
+//! **Promise:** lost hardware is looked for until it comes back or the worker stops; nothing else takes its place in
+//! silence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+use tracing::{error, info, warn};
+
+use super::hardware::Hardware;
+use super::status::Phase;
+use super::{Worker, pace};
+use crate::kernel::{ExpertCompute, KernelError};
+use crate::shutdown::Shutdown;
+
+/// Memory offered by hardware that computes in the host's, unless told otherwise: little enough for any desktop.
+const HOST_MEMORY: u64 = 2 << 30;
+/// One look for lost hardware: short, so that a worker that is told to stop does.
+const LOOK: Duration = Duration::from_secs(1);
+/// Between two looks: drivers come back within seconds of a reset, and within minutes of a resume.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long that goes on; whatever takes longer needs somebody to act.
+const PATIENCE: Duration = Duration::from_secs(5 * 60);
+/// Between two looks from then on.
+const LOOK_RARELY: Duration = Duration::from_secs(30);
+
+/// See the module.
+pub(super) struct Equipment {
+    pub kernel: Arc<dyn ExpertCompute>,
+    pub assignments_per_s: f64,
+}
+
+/// Whether an error says that the hardware, and with it everything placed there, is gone. An expert that is elsewhere
+/// is as good as gone: another user of the same hardware has opened it anew.
+pub(super) fn is_gone(error: &KernelError) -> bool {
+    matches!(error, KernelError::Lost { .. } | KernelError::NotPlaced { .. })
+}
+
+impl Equipment {
+    /// Starts to use `hardware`; experts that were placed elsewhere are let go.
+    pub async fn new(worker: &Worker, hardware: Hardware) -> Self {
+        worker.library.clear();
+        worker.status.device(hardware.to_string());
+        let kernel = hardware.kernel;
+        let assignments_per_s = match worker.config.assignments_per_s {
+            Some(pace) => pace,
+            None => pace::measure(Arc::clone(&kernel)).await,
+        };
+        Self { kernel, assignments_per_s }
+    }
+
+    /// Whether it is made of `hardware`.
+    pub fn is(&self, hardware: &Hardware) -> bool {
+        Arc::ptr_eq(&self.kernel, &hardware.kernel)
+    }
+
+    /// Bytes to offer: what the user allows and what the hardware has room for, experts that are there included.
+    pub async fn room(&self, worker: &Worker) -> u64 {
+        let kernel = Arc::clone(&self.kernel);
+        let free = spawn_blocking(move || kernel.memory_bytes()).await.ok().flatten();
+        let own = free.map(|free| free.saturating_add(worker.library.bytes()));
+        match (worker.config.memory_bytes, own) {
+            (Some(allowed), Some(own)) => allowed.min(own),
+            (Some(bytes), None) | (None, Some(bytes)) => bytes,
+            (None, None) => HOST_MEMORY,
+        }
+    }
+
+    /// Waits until the hardware is there; `false` when the worker is told to stop first.
+    pub async fn is_there(&self, worker: &Worker, shutdown: &Shutdown) -> bool {
+        let start = Instant::now();
+        let mut missed = false;
+        loop {
+            let kernel = Arc::clone(&self.kernel);
+            let reason = match spawn_blocking(move || kernel.recover(LOOK)).await {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => error.to_string(),
+                Err(error) => error.to_string(),
+            };
+            if !std::mem::replace(&mut missed, true) {
+                warn!(reason, "looking for the hardware");
+            }
+            let is_patient = start.elapsed() < PATIENCE;
+            if !is_patient {
+                error!(reason, "the hardware does not come back: look at its driver; trying again");
+            }
+            worker.status.phase(Phase::Recovering { reason });
+            tokio::select! {
+                () = sleep(if is_patient { LOOK_EVERY } else { LOOK_RARELY }) => {}
+                () = shutdown.wait() => return false,
+            }
+        }
+        if missed {
+            info!(device = self.kernel.device(), "the hardware is back");
+        }
+        true
+    }
+}
