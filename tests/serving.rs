@@ -1,5 +1,7 @@
 //! Many generations at once: none of them changes another, none takes what it was not given.
 
+mod process;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

@@ -119,6 +119,7 @@ pub fn top(logits: &[f32]) -> (u32, f32) {
     (token, logits[token as usize] - second)
 }
 
-fn compute() -> Arc<dyn ExpertCompute> {
+/// The kernel of these tests: two threads of this machine's CPU.
+pub fn compute() -> Arc<dyn ExpertCompute> {
     Arc::new(CpuKernel::new(CpuPath::detect().expect("a CPU path"), 2).expect("a kernel"))
 }

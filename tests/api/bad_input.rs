@@ -43,7 +43,10 @@ async fn a_prompt_beyond_the_context_is_refused_with_both_numbers() {
     // As many as there are is no mistake.
     let most = json!({"prompt": vec![7; 2046], "max_tokens": u64::MAX, "logit_bias": {"4093": -100, "4095": -100}});
     let answer = server.json("/v1/completions", &most).await;
-    assert_eq!((&answer["usage"]["completion_tokens"], &answer["choices"][0]["finish_reason"]), (&json!(3), &json!("length")));
+    assert_eq!(
+        (&answer["usage"]["completion_tokens"], &answer["choices"][0]["finish_reason"]),
+        (&json!(3), &json!("length"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -71,7 +71,10 @@ async fn a_completion_goes_on_where_the_prompt_ends() {
     let expected = oracle(prompt, 12).await;
     let body = json!({"prompt": prompt, "max_tokens": 12, "temperature": 0});
     let whole = server.json(COMPLETIONS, &body).await;
-    assert_eq!((&whole["object"], whole["choices"][0]["text"].as_str().unwrap()), (&json!("text_completion"), &*expected));
+    assert_eq!(
+        (&whole["object"], whole["choices"][0]["text"].as_str().unwrap()),
+        (&json!("text_completion"), &*expected)
+    );
     let events = server.events(COMPLETIONS, &with(body.clone(), json!({"stream": true}))).await;
     let text = |event: &Value| event["choices"][0]["text"].as_str().unwrap().to_owned();
     assert_eq!(events.iter().map(text).collect::<String>(), expected);

@@ -13,34 +13,49 @@ fn bodies() -> Vec<(&'static str, Value)> {
     let tool = json!({"type": "function", "function": {"name": "get_weather", "description": "Weather of a city.",
         "parameters": {"properties": {"city": {"type": "string"}}, "required": ["city"], "type": "object"}}});
     vec![
-        ("Open WebUI, a chat", json!({
-            "stream": true, "model": "kvasir-tiny", "messages": [
-                {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}],
-            "max_tokens": 4, "temperature": 0.8, "top_p": 0.9, "frequency_penalty": 0.1, "seed": 42, "stop": ["###"],
-            "logit_bias": {"100": -5}, "stream_options": {"include_usage": true},
-        })),
-        ("Open WebUI, the title of a chat", json!({
-            "model": "kvasir-tiny", "messages": [{"role": "user", "content": "### Task:\nGenerate a title"}],
-            "stream": false, "max_completion_tokens": 4, "metadata": {"task": "title_generation"},
-            "user": {"name": "a", "id": "1", "email": "a@host.test", "role": "admin"},
-        })),
-        ("LangChain, a stream with tools", json!({
-            "messages": [{"content": "Be brief.", "role": "system"}, {"content": "Weather in Oslo?", "role": "user"}],
-            "model": "kvasir-tiny", "max_completion_tokens": 4, "n": 1, "stream": true,
-            "stream_options": {"include_usage": true}, "temperature": 0.0, "tools": [tool], "tool_choice": "auto",
-            "parallel_tool_calls": false,
-        })),
-        ("LangChain, after a call", json!({
-            "messages": [{"content": "Weather in Oslo?", "role": "user"},
-                {"content": null, "role": "assistant", "tool_calls": [call]},
-                {"content": "3 degrees", "role": "tool", "tool_call_id": "call_9"}],
-            "model": "kvasir-tiny", "max_completion_tokens": 4, "tools": [tool], "stop": null, "logprobs": null,
-        })),
-        ("OpenAI's client, text in parts", json!({
-            "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "model": "kvasir-tiny",
-            "max_tokens": 4, "response_format": {"type": "text"}, "store": false,
-            "chat_template_kwargs": {"enable_thinking": false},
-        })),
+        (
+            "Open WebUI, a chat",
+            json!({
+                "stream": true, "model": "kvasir-tiny", "messages": [
+                    {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}],
+                "max_tokens": 4, "temperature": 0.8, "top_p": 0.9, "frequency_penalty": 0.1, "seed": 42, "stop": ["###"],
+                "logit_bias": {"100": -5}, "stream_options": {"include_usage": true},
+            }),
+        ),
+        (
+            "Open WebUI, the title of a chat",
+            json!({
+                "model": "kvasir-tiny", "messages": [{"role": "user", "content": "### Task:\nGenerate a title"}],
+                "stream": false, "max_completion_tokens": 4, "metadata": {"task": "title_generation"},
+                "user": {"name": "a", "id": "1", "email": "a@host.test", "role": "admin"},
+            }),
+        ),
+        (
+            "LangChain, a stream with tools",
+            json!({
+                "messages": [{"content": "Be brief.", "role": "system"}, {"content": "Weather in Oslo?", "role": "user"}],
+                "model": "kvasir-tiny", "max_completion_tokens": 4, "n": 1, "stream": true,
+                "stream_options": {"include_usage": true}, "temperature": 0.0, "tools": [tool], "tool_choice": "auto",
+                "parallel_tool_calls": false,
+            }),
+        ),
+        (
+            "LangChain, after a call",
+            json!({
+                "messages": [{"content": "Weather in Oslo?", "role": "user"},
+                    {"content": null, "role": "assistant", "tool_calls": [call]},
+                    {"content": "3 degrees", "role": "tool", "tool_call_id": "call_9"}],
+                "model": "kvasir-tiny", "max_completion_tokens": 4, "tools": [tool], "stop": null, "logprobs": null,
+            }),
+        ),
+        (
+            "OpenAI's client, text in parts",
+            json!({
+                "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "model": "kvasir-tiny",
+                "max_tokens": 4, "response_format": {"type": "text"}, "store": false,
+                "chat_template_kwargs": {"enable_thinking": false},
+            }),
+        ),
     ]
 }
 

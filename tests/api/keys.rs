@@ -96,7 +96,9 @@ fn other_machines_are_served_over_tls_with_keys_or_not_at_all() {
         String::from_utf8(output.stderr).unwrap()
     };
     let both = refused(&open);
-    assert!(both.contains("--api-tls-cert") && both.contains("kvasir keys create") && both.contains("--allow-insecure-api"));
+    assert!(
+        both.contains("--api-tls-cert") && both.contains("kvasir keys create") && both.contains("--allow-insecure-api")
+    );
     assert!(!refused(&[&open[..], &tls[..]].concat()).contains("needs TLS"));
     run(dir.path(), &["keys", "create"]).unwrap();
     assert!(!refused(&open).contains("needs a key"));

@@ -60,11 +60,13 @@ raw = client.chat.completions.with_raw_response.create(
 checked(ChatCompletion, raw)
 assert raw.headers["x-kvasir-route"].startswith("local; remote=0"), raw.headers
 
-# The stream helper, which puts chunks together by itself.
-with client.chat.completions.stream(**common) as events:
+# The stream helper, which puts chunks together by itself, up to a stop text.
+stop = text.split()[4]
+with client.chat.completions.stream(**common, stop=stop) as events:
     for _ in events:
         pass
-    assert events.get_final_completion().choices[0].message.content == text
+    final = events.get_final_completion().choices[0]
+assert (final.finish_reason, final.message.content) == ("stop", text[: text.find(stop)]), final
 
 # A completion, whole and streamed.
 prompt = {"model": "kvasir-tiny", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}

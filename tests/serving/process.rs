@@ -35,8 +35,10 @@ fn the_official_python_client_works() {
 fn curl_streams_a_chat() {
     let dir = tempfile::tempdir().expect("a directory");
     let (_backbone, url) = backbone(dir.path());
-    let body = json!({"messages": [{"role": "user", "content": "Tell me of the king."}], "max_tokens": 8, "stream": true});
-    let curl = Command::new("curl").args(["-sN", &format!("{url}/v1/chat/completions"), "-d", &body.to_string()]).output();
+    let body =
+        json!({"messages": [{"role": "user", "content": "Tell me of the king."}], "max_tokens": 8, "stream": true});
+    let curl =
+        Command::new("curl").args(["-sN", &format!("{url}/v1/chat/completions"), "-d", &body.to_string()]).output();
     let Ok(output) = curl else {
         eprintln!("skipped: no curl on this machine");
         return;
@@ -79,7 +81,12 @@ async fn text(client: &reqwest::Client, url: &str, body: &Value) -> String {
     };
     if body["stream"] == true {
         assert!(answer.ends_with("data: [DONE]\n\n"), "{answer}");
-        return answer.split("\n\n").filter_map(|e| e.strip_prefix("data: ")).filter(|e| *e != "[DONE]").map(of).collect();
+        return answer
+            .split("\n\n")
+            .filter_map(|e| e.strip_prefix("data: "))
+            .filter(|e| *e != "[DONE]")
+            .map(of)
+            .collect();
     }
     of(&answer)
 }

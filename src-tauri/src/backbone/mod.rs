@@ -25,8 +25,8 @@ pub mod step;
 
 pub use generate::{Finish, GenerateOptions, Generation, Piece, Timing};
 pub use logits::LogitRecord;
-pub use rows::Rows;
 pub use logprobs::{Logprob, Logprobs};
+pub use rows::Rows;
 pub use sampler::{Adjustments, Sampler, Sampling, argmax};
 pub use scheduler::{Order, Scheduler, SchedulerConfig};
 pub use sequence::Sequence;

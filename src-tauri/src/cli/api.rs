@@ -12,19 +12,19 @@ pub const BACKBONE_STATE: &str = "kvasir-state/backbone";
 #[derive(Debug, Default, Args)]
 pub struct ApiFlags {
     /// backbone: address of the API.
-    #[arg(long = "api")]
+    #[arg(id = "api", long = "api")]
     pub listen: Option<SocketAddr>,
     /// backbone: PEM file with the API's certificate chain.
-    #[arg(long = "api-tls-cert", requires = "key")]
+    #[arg(id = "api_tls_cert", long = "api-tls-cert", requires = "api_tls_key")]
     pub cert: Option<PathBuf>,
     /// backbone: PEM file with the private key of the API's certificate.
-    #[arg(id = "key", long = "api-tls-key", requires = "cert")]
+    #[arg(id = "api_tls_key", long = "api-tls-key", requires = "api_tls_cert")]
     pub key: Option<PathBuf>,
     /// backbone: serve the API to other machines although it lacks TLS or keys.
-    #[arg(long = "allow-insecure-api")]
+    #[arg(id = "allow_insecure_api", long = "allow-insecure-api")]
     pub allow_insecure: bool,
     /// backbone: memory for the states of running generations, e.g. 4GiB.
-    #[arg(long = "state-memory")]
+    #[arg(long)]
     pub state_memory: Option<String>,
 }
 

@@ -34,12 +34,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `router` until `shutdown`, then lets what is under way end for a while and cuts the rest.
-pub async fn serve(
-    listener: TcpListener,
-    tls: Option<Arc<rustls::ServerConfig>>,
-    router: Router,
-    shutdown: Shutdown,
-) {
+pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, router: Router, shutdown: Shutdown) {
     let mut connections = JoinSet::new();
     let tls = tls.map(TlsAcceptor::from);
     accept(&listener, tls.as_ref(), &router, &shutdown, &mut connections).await;

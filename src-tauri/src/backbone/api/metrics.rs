@@ -37,7 +37,12 @@ pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts
     let gauges = &counters.gauges;
     page.one("kvasir_streams_running", "gauge", "Generations in the batch.", of(&gauges.running));
     page.one("kvasir_streams_waiting", "gauge", "Generations that wait for memory or a turn.", of(&gauges.waiting));
-    page.one("kvasir_state_bytes", "gauge", "Memory taken by the states of running generations.", of(&gauges.state_bytes));
+    page.one(
+        "kvasir_state_bytes",
+        "gauge",
+        "Memory taken by the states of running generations.",
+        of(&gauges.state_bytes),
+    );
     page.one("kvasir_state_bytes_max", "gauge", "The most that they may take.", scheduler.config().state_bytes);
     page.head("kvasir_streams_total", "counter", "Generations, by how they ended.");
     for (end, counter) in
@@ -58,15 +63,17 @@ pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts
     if let Some(counts) = dispatch {
         page.one("kvasir_dispatch_requests_total", "counter", "Requests sent to workers.", counts.requests);
         page.head("kvasir_dispatch_failures_total", "counter", "Requests to workers that failed, by why.");
-        for (why, n) in [
-            ("late", counts.late),
-            ("declined", counts.declined),
-            ("lost", counts.lost),
-            ("refused", counts.refused),
-        ] {
+        for (why, n) in
+            [("late", counts.late), ("declined", counts.declined), ("lost", counts.lost), ("refused", counts.refused)]
+        {
             page.line(&format!("kvasir_dispatch_failures_total{{why=\"{why}\"}}"), n);
         }
-        page.one("kvasir_dispatch_recomputed_total", "counter", "Assignments computed here after all.", counts.recomputed);
+        page.one(
+            "kvasir_dispatch_recomputed_total",
+            "counter",
+            "Assignments computed here after all.",
+            counts.recomputed,
+        );
         page.one("kvasir_dispatch_work_bytes_total", "counter", "Work bytes accepted from workers.", counts.work_bytes);
     }
     page.0

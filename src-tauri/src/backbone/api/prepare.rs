@@ -73,7 +73,8 @@ fn order(
 ) -> Result<Order, ApiError> {
     let model = api.backbone().model();
     api.backbone().check_prompt(&prompt).map_err(|error| {
-        let code = if matches!(error, ForwardError::Context { .. }) { "context_length_exceeded" } else { "invalid_request" };
+        let code =
+            if matches!(error, ForwardError::Context { .. }) { "context_length_exceeded" } else { "invalid_request" };
         let message = format!("{field}: {error}");
         ApiError { param: Some(Cow::Borrowed(field)), ..ApiError::new(StatusCode::BAD_REQUEST, code, message) }
     })?;

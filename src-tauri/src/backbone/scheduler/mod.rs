@@ -196,7 +196,9 @@ impl Scheduler {
     /// [`Refused::Full`].
     pub fn place(&self) -> Result<Place, Refused> {
         let taken = Arc::clone(&self.places).try_acquire_owned();
-        taken.map(|permit| Place { _permit: permit }).map_err(|_| Refused::Full { limit: self.config.streams + self.config.waiting })
+        taken
+            .map(|permit| Place { _permit: permit })
+            .map_err(|_| Refused::Full { limit: self.config.streams + self.config.waiting })
     }
 
     /// Accepts an order whose prompt [`Backbone::check_prompt`] accepts. Dropping the receiver ends the stream.

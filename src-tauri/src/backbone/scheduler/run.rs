@@ -119,7 +119,8 @@ impl Loop {
         let rows = self.plan();
         let mut part: Vec<(&mut Stream, usize)> =
             self.running.iter_mut().zip(rows).filter(|(_, rows)| *rows > 0).collect();
-        let prompt_rows = part.iter().filter(|(stream, _)| stream.prompt_left() > 0).map(|(_, rows)| *rows as u64).sum();
+        let prompt_rows =
+            part.iter().filter(|(stream, _)| stream.prompt_left() > 0).map(|(_, rows)| *rows as u64).sum();
         let all_rows = part.iter().map(|(_, rows)| *rows as u64).sum();
 
         let start = Instant::now();

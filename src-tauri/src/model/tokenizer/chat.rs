@@ -81,7 +81,11 @@ impl Template {
         let Chat { messages, tools, add_generation_prompt, enable_thinking } = chat;
         let messages: Vec<Value> = messages.iter().map(ChatMessage::value).collect();
         let given = context! { messages, add_generation_prompt };
-        let tools = if tools.is_empty() { context! {} } else { context! { tools => tools.to_vec() } };
+        let tools = if tools.is_empty() {
+            context! {}
+        } else {
+            context! { tools => tools.to_vec() }
+        };
         let thinking = enable_thinking.map_or_else(|| context! {}, |enable_thinking| context! { enable_thinking });
         self.0.get_template(NAME)?.render(context! { ..given, ..context! { ..tools, ..thinking } })
     }

@@ -68,13 +68,8 @@ impl KeyGuard {
     /// Files that cannot be read.
     pub fn open(keys: KeyFile, usage: UsageFile) -> Result<Self, KeyError> {
         let version = version(&keys);
-        let state = State {
-            version,
-            keys: by_hash(keys.read()?),
-            used: usage.read()?,
-            live: HashMap::new(),
-            unsaved: false,
-        };
+        let state =
+            State { version, keys: by_hash(keys.read()?), used: usage.read()?, live: HashMap::new(), unsaved: false };
         Ok(Self(Arc::new(Inner { keys, usage, state: Mutex::new(state) })))
     }
 

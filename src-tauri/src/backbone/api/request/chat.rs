@@ -158,7 +158,9 @@ fn text(at: &str, content: Value) -> Result<String, ApiError> {
         match (part["type"].as_str(), part["text"].as_str()) {
             (Some("text"), Some(text)) => all.push_str(text),
             (Some("text"), None) => return Err(wrong(&format!("{at}[{i}].text"), "a text", &part["text"])),
-            _ => return Err(wrong(&format!("{at}[{i}].type"), "\"text\": this model reads nothing else", &part["type"])),
+            _ => {
+                return Err(wrong(&format!("{at}[{i}].type"), "\"text\": this model reads nothing else", &part["type"]));
+            }
         }
     }
     Ok(all)

@@ -57,17 +57,23 @@ fn a_wrong_field_is_named() {
 #[test]
 fn a_wrong_part_of_a_conversation_is_named() {
     let user = json!({"role": "user", "content": "a"});
-    let call = |arguments: &str| json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
+    let call =
+        |arguments: &str| json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
     for (field, body) in [
         ("messages", json!({"messages": []})),
         ("messages", json!({"messages": "a"})),
         ("messages[0]", json!({"messages": ["a"]})),
         ("messages[1].role", json!({"messages": [user, {"role": "robot", "content": "a"}]})),
         ("messages[0].content", json!({"messages": [{"role": "user"}]})),
-        ("messages[0].content[1].type", json!({"messages": [{"role": "user", "content": [
-            {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}]}]})),
-        ("messages[0].tool_calls[0].function.arguments",
-            json!({"messages": [{"role": "assistant", "content": null, "tool_calls": call("[1]")}]})),
+        (
+            "messages[0].content[1].type",
+            json!({"messages": [{"role": "user", "content": [
+            {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}]}]}),
+        ),
+        (
+            "messages[0].tool_calls[0].function.arguments",
+            json!({"messages": [{"role": "assistant", "content": null, "tool_calls": call("[1]")}]}),
+        ),
         ("tools[0].type", json!({"messages": [user], "tools": [{"type": "web_search"}]})),
         ("tools[0].function.name", json!({"messages": [user], "tools": [{"type": "function", "function": {}}]})),
         ("tool_choice", json!({"messages": [user], "tool_choice": "required"})),

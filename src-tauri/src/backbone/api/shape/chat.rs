@@ -102,9 +102,7 @@ impl Shape for ChatShape {
             message["reasoning_content"] = self.reasoning.as_str().into();
         }
         if !self.calls.is_empty() {
-            let call = |(id, name, arguments): &(String, String, String)| {
-                json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
-            };
+            let call = |(id, name, arguments): &(String, String, String)| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
             message["tool_calls"] = self.calls.iter().map(call).collect();
             if self.content.is_empty() {
                 message["content"] = Value::Null;

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 pub use chat::ChatShape;
 pub use completion::CompletionShape;
 
+use super::ApiError;
 use super::answer::{Answer, Part, TokenLogprobs};
 use super::speech::Piece;
-use super::ApiError;
 use crate::backbone::Reach;
 use crate::backbone::scheduler::Report;
 
@@ -107,8 +107,7 @@ fn last(shape: &impl Shape, finish: &str, answer: &Answer) -> Vec<Value> {
     let mut end = shape.end(finish);
     let served = answer.report.served;
     let route = route_name(shape.head().reach);
-    end["kvasir"] =
-        json!({"route": route, "assignments_remote": served.remote, "assignments_local": served.local});
+    end["kvasir"] = json!({"route": route, "assignments_remote": served.remote, "assignments_local": served.local});
     if !shape.head().include_usage {
         return vec![end];
     }

@@ -29,9 +29,11 @@ impl Heard {
 }
 
 fn tools() -> Vec<Value> {
-    vec![json!({"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {
+    vec![
+        json!({"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {
         "city": {"type": "string"}, "days": {"type": "integer"}, "metric": {"type": "boolean"},
-        "place": {"type": "object"}, "note": {"type": ["string", "null"]}}}}})]
+        "place": {"type": "object"}, "note": {"type": ["string", "null"]}}}}}),
+    ]
 }
 
 /// All at once, and byte by byte as they complete characters; both must agree.
@@ -104,7 +106,8 @@ fn the_older_form_of_calls_is_read_too() {
 
 #[test]
 fn what_only_looks_like_a_call_is_text() {
-    for text in ["a <tool_call> is a tag", "<tool_call>{\"name\": 7}</tool_call> b", "c <tool_call>\n<func", "d <tool_"] {
+    for text in ["a <tool_call> is a tag", "<tool_call>{\"name\": 7}</tool_call> b", "c <tool_call>\n<func", "d <tool_"]
+    {
         let heard = hear(text, &tools(), false);
         assert_eq!((heard.content.as_str(), heard.calls.len()), (text, 0));
     }
