@@ -5,6 +5,7 @@
 
 pub mod adapters;
 pub mod bandwidth;
+mod cache;
 pub mod choice;
 pub mod compose;
 mod device;
@@ -15,12 +16,16 @@ pub mod memory;
 pub mod params;
 mod pipelines;
 mod plan;
+mod readiness;
 mod scratch;
+mod selftest;
 mod slots;
 mod store;
 pub mod subgroups;
 pub mod surroundings;
 mod thread;
+mod tune;
+mod vectors;
 
 use std::path::PathBuf;
 
