@@ -17,6 +17,7 @@ pub mod params;
 mod pipelines;
 mod plan;
 mod readiness;
+mod report;
 mod scratch;
 mod selftest;
 mod slots;
@@ -31,6 +32,8 @@ use std::path::PathBuf;
 
 pub use error::GpuError;
 pub use kernel::GpuKernel;
+pub use readiness::Variant;
+pub use report::{AdapterReport, Measured, Report, Throughput, TypeResult, report, report_with};
 
 /// Which adapter to use, and how much of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
