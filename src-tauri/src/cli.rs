@@ -2,12 +2,17 @@
 //!
 //! Nothing is decided here; `config` says what it means and `run` does it.
 
+mod layers;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::model::BlockType;
 use crate::types::PublicKey;
+
+pub use layers::{LayerSelection, LayerSelectionError};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]
@@ -92,12 +97,15 @@ pub struct RoleFlags {
     /// worker: PEM file with an additional certificate authority.
     #[arg(long)]
     pub ca: Option<PathBuf>,
-    /// worker: memory for experts, e.g. 4GiB.
+    /// worker: memory for experts, e.g. 4GiB; without it a GPU gives what it has free, a CPU 2GiB.
     #[arg(long)]
     pub memory: Option<String>,
     /// worker: what computes.
     #[arg(long, value_enum)]
     pub device: Option<Device>,
+    /// worker: which GPU.
+    #[command(flatten)]
+    pub gpu: GpuFlags,
     /// Key file of this server towards our own other servers (made when missing).
     #[arg(long)]
     pub peer_key: Option<PathBuf>,
@@ -116,6 +124,17 @@ pub enum Device {
     Gpu,
     /// A GPU if there is one, else the CPU.
     Auto,
+}
+
+/// Which GPU, where a GPU computes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct GpuFlags {
+    /// Part of the GPU's name or identity, as `kvasir gpu` shows them; the best one when absent.
+    #[arg(long = "gpu", value_name = "NAME")]
+    pub name: Option<String>,
+    /// Take a GPU that is a program on the CPU, too: for tests, since it is slower than the CPU itself.
+    #[arg(long)]
+    pub allow_software: bool,
 }
 
 /// One-shot commands.
@@ -160,9 +179,13 @@ pub struct DemoArgs {
     /// Round-trip time to add between workers and gateway, in milliseconds.
     #[arg(long, default_value_t = 0.0)]
     pub rtt: f64,
-    /// What the workers compute on.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub device: Device,
+    /// What the workers compute on; several, separated by commas, are dealt to them in turn. The run to compare with
+    /// is always the CPU's.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    pub device: Vec<Device>,
+    /// Which GPU.
+    #[command(flatten)]
+    pub gpu: GpuFlags,
     /// Kill a worker in the middle of the decode.
     #[arg(long)]
     pub chaos: bool,
@@ -226,6 +249,27 @@ pub enum BenchCommand {
 /// Flags of `kvasir bench experts`.
 #[derive(Debug, Args)]
 pub struct BenchExpertsArgs {
+    /// What computes.
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub device: Device,
+    /// Which GPU.
+    #[command(flatten)]
+    pub gpu: GpuFlags,
+    /// Rows of a request, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
+    pub rows: Vec<u16>,
+    /// Types of the weights, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "q4_k,q6_k,q8_0", value_parser = block_type)]
+    pub types: Vec<BlockType>,
+    /// Threads of the CPU, separated by commas; all of them when absent.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Vec<u16>,
+    /// Requests per figure, of which the median is taken; fewer where they take long.
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Every path that this CPU supports, not only the fastest.
+    #[arg(long)]
+    pub all_paths: bool,
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,
@@ -292,70 +336,17 @@ pub enum LedgerCommand {
     },
 }
 
+fn block_type(text: &str) -> Result<BlockType, String> {
+    let named = BlockType::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(text));
+    named.ok_or_else(|| format!("expected a type such as q4_k, q8_0 or bf16, got {text:?}"))
+}
+
 /// Prints what can be typed, on stdout.
 ///
 /// # Errors
 /// When stdout is closed.
 pub fn print_help() -> std::io::Result<()> {
     <Cli as clap::CommandFactory>::command().print_help()
-}
-
-/// Which layers: `all`, or a list of numbers and inclusive ranges.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum LayerSelection {
-    /// Every trunk layer.
-    #[default]
-    All,
-    /// Inclusive ranges.
-    Ranges(Vec<(u16, u16)>),
-}
-
-/// A text that selects no layers.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("expected all, a layer such as 0, or ranges such as 0-3,7; got {got:?}")]
-pub struct LayerSelectionError {
-    got: String,
-}
-
-impl std::str::FromStr for LayerSelection {
-    type Err = LayerSelectionError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "all" {
-            return Ok(Self::All);
-        }
-        let range = |part: &str| {
-            let (a, b) = part.split_once('-').unwrap_or((part, part));
-            let (a, b) = (a.trim().parse::<u16>().ok()?, b.trim().parse::<u16>().ok()?);
-            (a <= b).then_some((a, b))
-        };
-        let ranges = text.split(',').map(range).collect::<Option<Vec<_>>>();
-        ranges.map(Self::Ranges).ok_or_else(|| LayerSelectionError { got: text.chars().take(64).collect() })
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for LayerSelection {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(d)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-impl LayerSelection {
-    /// The selected layers of a model with `layers` trunk layers; the first one that does not exist is an error.
-    ///
-    /// # Errors
-    /// The layer that the model does not have.
-    pub fn resolve(&self, layers: usize) -> Result<Vec<u16>, u16> {
-        let Self::Ranges(ranges) = self else { return Ok((0..layers as u16).collect()) };
-        let mut chosen: Vec<u16> = ranges.iter().flat_map(|(a, b)| *a..=*b).collect();
-        chosen.sort_unstable();
-        chosen.dedup();
-        match chosen.iter().find(|l| usize::from(**l) >= layers) {
-            Some(missing) => Err(*missing),
-            None => Ok(chosen),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -369,25 +360,20 @@ mod tests {
     }
 
     #[test]
-    fn layer_selections_read_as_the_contract_says() {
-        assert_eq!("all".parse(), Ok(LayerSelection::All));
-        assert_eq!("0".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0]));
-        assert_eq!("0-3".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0, 1, 2, 3]));
-        assert_eq!("3,0-1,1".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0, 1, 3]));
-        assert_eq!("0-4".parse::<LayerSelection>().unwrap().resolve(4), Err(4));
-        for wrong in ["", "x", "3-1", "1-", "-1", "70000"] {
-            assert!(wrong.parse::<LayerSelection>().is_err(), "{wrong:?}");
-        }
-    }
-
-    #[test]
     fn commands_read_with_their_defaults() {
         let cli = Cli::try_parse_from(["kvasir", "demo"]).unwrap();
         let Some(Command::Demo(demo)) = cli.command else { panic!("not the demo") };
-        assert_eq!((demo.workers, demo.tokens, demo.rtt), (2, 32, 0.0));
+        assert_eq!((demo.workers, demo.tokens, demo.rtt, demo.device), (2, 32, 0.0, vec![Device::Auto]));
         assert_eq!(demo.remote_layers, LayerSelection::All);
         let cli = Cli::try_parse_from(["kvasir", "--headless", "hub", "--listen", "127.0.0.1:0"]).unwrap();
         assert_eq!(cli.headless, Some(Role::Hub));
+        let cli = Cli::try_parse_from(["kvasir", "demo", "--device", "gpu,cpu", "--allow-software"]).unwrap();
+        let Some(Command::Demo(demo)) = cli.command else { panic!("not the demo") };
+        assert_eq!((demo.device, demo.gpu.allow_software), (vec![Device::Gpu, Device::Cpu], true));
+        let cli = Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q4_k,BF16"]).unwrap();
+        let Some(Command::Bench(BenchCommand::Experts(bench))) = cli.command else { panic!("not the bench") };
+        assert_eq!((bench.types, bench.rows), (vec![BlockType::Q4_K, BlockType::BF16], vec![1, 8, 64, 512]));
+        assert!(Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q9"]).is_err());
         assert!(Cli::try_parse_from(["kvasir", "generate", "--prompt", "a", "--ids", "1"]).is_err());
         assert!(Cli::try_parse_from(["kvasir", "demo", "--tokens", "0"]).is_err());
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::adapters::Found;
@@ -50,6 +50,8 @@ pub(super) struct Open {
 pub struct GpuKernel {
     options: GpuOptions,
     open: RwLock<Arc<Open>>,
+    /// Held by whoever opens the adapter anew, so that several who miss it open it once.
+    recovering: Mutex<()>,
 }
 
 impl Open {
@@ -285,7 +287,23 @@ impl GpuKernel {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_within(options: &GpuOptions, patience: Duration) -> Result<Self, GpuError> {
-        Ok(Self { options: options.clone(), open: RwLock::new(Open::new(options, patience)?) })
+        let open = RwLock::new(Open::new(options, patience)?);
+        Ok(Self { options: options.clone(), open, recovering: Mutex::default() })
+    }
+
+    /// [`compute`](ExpertCompute::compute), and the time of its kernels by the adapter's own clock if it has one.
+    ///
+    /// # Errors
+    /// As [`compute`](ExpertCompute::compute).
+    pub fn compute_timed(
+        &self,
+        experts: &dyn ExpertSource,
+        layer: u16,
+        parts: &[Dispatch],
+    ) -> Result<(Vec<Partials>, Option<Duration>), KernelError> {
+        let open = self.now();
+        let (partials, time) = open.compute(experts, layer, parts, true)?;
+        Ok((partials, open.device.has_timestamps().then_some(time)))
     }
 
     pub(super) fn now(&self) -> Arc<Open> {
@@ -320,7 +338,8 @@ impl ExpertCompute for GpuKernel {
     }
 
     fn memory_bytes(&self) -> Option<u64> {
-        Some(self.now().store.room() / 256 * OFFERED)
+        let open = self.now();
+        Some(open.store.room().saturating_add(open.store.free()) / 256 * OFFERED)
     }
 
     fn depth(&self) -> usize {
@@ -328,6 +347,7 @@ impl ExpertCompute for GpuKernel {
     }
 
     fn recover(&self, patience: Duration) -> Result<(), KernelError> {
+        let _alone = self.recovering.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(lost) = self.now().device.lost() else { return Ok(()) };
         let opened = Open::new(&self.options, patience).map_err(|error| match lost {
             KernelError::Lost { device, .. } => KernelError::Lost { device, reason: error.to_string() },
