@@ -112,6 +112,10 @@ pub struct Expert {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "experts live in an Arc each, where the size of the other variant is no loss"
+)]
 enum Body {
     Host { weights: ExpertWeights, exact: Option<Arc<ExactExpert>>, float: Option<FloatExpert> },
     Placed(Placed),
@@ -151,11 +155,13 @@ impl Expert {
     }
 
     /// The same expert with its weights where a kernel has put them.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only a GPU has memory of its own"))]
     pub(super) fn placed_as(&self, placed: Placed) -> Self {
         Self { body: Body::Placed(placed), ..*self }
     }
 
     /// What the kernel that placed it knows.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only a GPU has memory of its own"))]
     pub(super) fn placed(&self) -> Option<&Placed> {
         match &self.body {
             Body::Placed(placed) => Some(placed),

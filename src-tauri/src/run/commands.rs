@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::device::{self, Devices};
-use super::{AnyError, all_threads, load_model, runtime, say, tell, usage};
+use super::{AnyError, all_threads, load_model, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
 use crate::bench;
 use crate::cli::{
@@ -162,7 +162,7 @@ fn bench_on_gpu(options: &bench::BenchOptions, gpu: GpuFlags, device: Device) ->
     let wanted = device::Wanted { gpu, ..Default::default() };
     match bench::experts_on_gpu(options, &wanted.options()) {
         Err(error) if device == Device::Auto => {
-            tell(format_args!("CPU because {error}"))?;
+            super::tell(format_args!("CPU because {error}"))?;
             Ok(bench::experts_on_cpu(options)?)
         }
         found => Ok(found?),
