@@ -236,3 +236,53 @@ async fn thirteen_positions_of_eight_experts_at_width_3072_earn_the_published_su
     }
     assert!(float_bytes > 2 * exact_bytes, "{float_bytes} against {exact_bytes}");
 }
+
+/// Whether there is an adapter for the demo; a required one must be there.
+#[cfg(feature = "gpu")]
+fn has_gpu() -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let output =
+        kvasir(dir.path(), &["demo", "--device", "gpu", "--allow-software", "--tokens", "1"]).output().unwrap();
+    let why = String::from_utf8_lossy(&output.stderr);
+    let is_required = std::env::var_os("KVASIR_REQUIRE_GPU").is_some_and(|v| v == "1");
+    assert!(output.status.success() || !is_required && why.contains("no GPU was found"), "{why}");
+    output.status.success()
+}
+
+#[cfg(feature = "gpu")]
+#[test]
+fn gpus_decode_identically_alone_and_beside_a_cpu() {
+    if !has_gpu() {
+        eprintln!("skipped: no adapter");
+        return;
+    }
+    let devices = |report: &Value| -> Vec<String> {
+        let workers = report["workers"].as_array().unwrap();
+        workers.iter().map(|w| w["device"].as_str().unwrap().to_owned()).collect()
+    };
+    let alone = demo_json(&["--device", "gpu", "--allow-software", "--tokens", "4"]);
+    assert_honest(&alone, LAYERS);
+    assert!(devices(&alone).iter().all(|device| device.starts_with("gpu (")), "{:?}", devices(&alone));
+    let mixed = demo_json(&["--device", "gpu,cpu", "--allow-software", "--tokens", "4"]);
+    assert_honest(&mixed, LAYERS);
+    let [first, second] = &devices(&mixed)[..] else { panic!("two workers") };
+    assert!(first.starts_with("gpu (") && second.starts_with("cpu (") && second.contains(" because "), "{second}");
+    let parts = mixed["workers"].as_array().unwrap();
+    assert!(parts.iter().all(|w| w["work_bytes"].as_u64() > Some(0)), "both computed");
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_never_replaced_in_silence() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let output = kvasir(dir.path(), &[&["demo", "--tokens", "1", "--gpu", "no such adapter"], args].concat())
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, message) = run(&["--device", "gpu"]);
+    assert_eq!(code, Some(1), "{message}");
+    let (code, message) = run(&["--device", "auto"]);
+    assert_eq!(code, Some(0), "{message}");
+    assert!(message.contains("CPU because "), "{message}");
+}

@@ -1,6 +1,8 @@
 //! Remote dispatch gives the local bits, whoever answers, fails, lies or leaves.
 
 mod damage;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod hardware;
 mod world;
 

@@ -156,3 +156,20 @@ fn a_restarted_gateway_keeps_its_trial_authority() {
     };
     assert_eq!(authority(), authority());
 }
+
+#[test]
+fn a_worker_that_wants_a_gpu_looks_for_it_on_no_other_hardware_and_stops_when_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let operator = "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk";
+    let args = ["--headless", "worker", "--gateway", "wss://127.0.0.1:9", "--operator", operator, "--state", "worker"];
+    let mut worker =
+        Process::start(dir.path(), &[&args[..], &["--device", "gpu", "--gpu", "no such adapter"]].concat());
+    worker.after("wallet ");
+    assert_eq!(worker.terminate().code(), Some(0));
+
+    let mut worker =
+        Process::start(dir.path(), &[&args[..], &["--device", "auto", "--gpu", "no such adapter"]].concat());
+    assert!(worker.after("device cpu ").contains(" because "));
+    worker.after("not connected");
+    assert_eq!(worker.terminate().code(), Some(0));
+}

@@ -9,7 +9,8 @@ use kvasir::model::BlockType;
 
 fn experts(criterion: &mut Criterion) {
     let options = BenchOptions::default();
-    let mut workload = Workload::new(BlockType::Q4_K, &options).expect("synthetic experts");
+    let host = CpuKernel::new(CpuPath::Portable, 1).expect("a thread");
+    let mut workload = Workload::new(BlockType::Q4_K, &options, &host).expect("synthetic experts");
     for path in CpuPath::supported() {
         for rows in [1, 8] {
             let kernel = CpuKernel::new(path, 2).expect("threads");

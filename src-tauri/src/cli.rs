@@ -2,20 +2,21 @@
 //!
 //! Nothing is decided here; `config` says what it means and `run` does it.
 
+mod api;
+mod bench;
+mod layers;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-mod api;
-mod bench;
-mod layers;
+use crate::model::BlockType;
+use crate::types::PublicKey;
 
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::BenchPrefillArgs;
 pub use layers::{LayerSelection, LayerSelectionError};
-
-use crate::types::PublicKey;
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]
@@ -100,12 +101,15 @@ pub struct RoleFlags {
     /// worker: PEM file with an additional certificate authority.
     #[arg(long)]
     pub ca: Option<PathBuf>,
-    /// worker: memory for experts, e.g. 4GiB.
+    /// worker: memory for experts, e.g. 4GiB; without it a GPU gives what it has free, a CPU 2GiB.
     #[arg(long)]
     pub memory: Option<String>,
     /// worker: what computes.
     #[arg(long, value_enum)]
     pub device: Option<Device>,
+    /// worker: which GPU.
+    #[command(flatten)]
+    pub gpu: GpuFlags,
     /// Key file of this server towards our own other servers (made when missing).
     #[arg(long)]
     pub peer_key: Option<PathBuf>,
@@ -124,6 +128,17 @@ pub enum Device {
     Gpu,
     /// A GPU if there is one, else the CPU.
     Auto,
+}
+
+/// Which GPU, where a GPU computes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct GpuFlags {
+    /// Part of the GPU's name or identity, as `kvasir gpu` shows them; the best one when absent.
+    #[arg(long = "gpu", value_name = "NAME")]
+    pub name: Option<String>,
+    /// Take a GPU that is a program on the CPU, too: for tests, since it is slower than the CPU itself.
+    #[arg(long)]
+    pub allow_software: bool,
 }
 
 /// One-shot commands.
@@ -171,9 +186,13 @@ pub struct DemoArgs {
     /// Round-trip time to add between workers and gateway, in milliseconds.
     #[arg(long, default_value_t = 0.0)]
     pub rtt: f64,
-    /// What the workers compute on.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub device: Device,
+    /// What the workers compute on; several, separated by commas, are dealt to them in turn. The run to compare with
+    /// is always the CPU's.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    pub device: Vec<Device>,
+    /// Which GPU.
+    #[command(flatten)]
+    pub gpu: GpuFlags,
     /// Kill a worker in the middle of the decode.
     #[arg(long)]
     pub chaos: bool,
@@ -239,6 +258,27 @@ pub enum BenchCommand {
 /// Flags of `kvasir bench experts`.
 #[derive(Debug, Args)]
 pub struct BenchExpertsArgs {
+    /// What computes.
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub device: Device,
+    /// Which GPU.
+    #[command(flatten)]
+    pub gpu: GpuFlags,
+    /// Rows of a request, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
+    pub rows: Vec<u16>,
+    /// Types of the weights, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "q4_k,q6_k,q8_0", value_parser = block_type)]
+    pub types: Vec<BlockType>,
+    /// Threads of the CPU, separated by commas; all of them when absent.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Vec<u16>,
+    /// Requests per figure, of which the median is taken; fewer where they take long.
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Every path that this CPU supports, not only the fastest.
+    #[arg(long)]
+    pub all_paths: bool,
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,
@@ -308,6 +348,11 @@ pub enum LedgerCommand {
     },
 }
 
+fn block_type(text: &str) -> Result<BlockType, String> {
+    let named = BlockType::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(text));
+    named.ok_or_else(|| format!("expected a type such as q4_k, q8_0 or bf16, got {text:?}"))
+}
+
 /// Prints what can be typed, on stdout.
 ///
 /// # Errors
@@ -330,10 +375,17 @@ mod tests {
     fn commands_read_with_their_defaults() {
         let cli = Cli::try_parse_from(["kvasir", "demo"]).unwrap();
         let Some(Command::Demo(demo)) = cli.command else { panic!("not the demo") };
-        assert_eq!((demo.workers, demo.tokens, demo.rtt), (2, 32, 0.0));
+        assert_eq!((demo.workers, demo.tokens, demo.rtt, demo.device), (2, 32, 0.0, vec![Device::Auto]));
         assert_eq!(demo.remote_layers, LayerSelection::All);
         let cli = Cli::try_parse_from(["kvasir", "--headless", "hub", "--listen", "127.0.0.1:0"]).unwrap();
         assert_eq!(cli.headless, Some(Role::Hub));
+        let cli = Cli::try_parse_from(["kvasir", "demo", "--device", "gpu,cpu", "--allow-software"]).unwrap();
+        let Some(Command::Demo(demo)) = cli.command else { panic!("not the demo") };
+        assert_eq!((demo.device, demo.gpu.allow_software), (vec![Device::Gpu, Device::Cpu], true));
+        let cli = Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q4_k,BF16"]).unwrap();
+        let Some(Command::Bench(BenchCommand::Experts(bench))) = cli.command else { panic!("not the bench") };
+        assert_eq!((bench.types, bench.rows), (vec![BlockType::Q4_K, BlockType::BF16], vec![1, 8, 64, 512]));
+        assert!(Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q9"]).is_err());
         assert!(Cli::try_parse_from(["kvasir", "generate", "--prompt", "a", "--ids", "1"]).is_err());
         assert!(Cli::try_parse_from(["kvasir", "demo", "--tokens", "0"]).is_err());
     }

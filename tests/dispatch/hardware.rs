@@ -129,7 +129,7 @@ async fn phase(worker: &Worker, wanted: impl Fn(&Phase) -> bool) -> Phase {
 }
 
 /// Steps over all remote layers, checked against the local sums.
-async fn check_layers(backbone: &Backbone, seed: u64) {
+pub async fn check_layers(backbone: &Backbone, seed: u64) {
     for layer in [0, 1, 3] {
         backbone.check(step(&backbone.model, layer, 4, seed + u64::from(layer))).await;
     }

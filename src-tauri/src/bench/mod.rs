@@ -3,6 +3,8 @@
 mod batch;
 mod decode;
 
-pub use crate::kernel::bench::{ExpertsBench, bench_experts as experts};
+#[cfg(feature = "gpu")]
+pub use crate::kernel::bench::measure_gpu as experts_on_gpu;
+pub use crate::kernel::bench::{BenchOptions, ExpertsBench, measure_cpu as experts_on_cpu};
 pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};

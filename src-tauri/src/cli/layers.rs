@@ -1,4 +1,4 @@
-//! Layers as people name them.
+//! Layers as people type them.
 
 /// Which layers: `all`, or a list of numbers and inclusive ranges.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -77,6 +77,8 @@ pub(super) struct WorkerTable {
     pub memory: Option<String>,
     pub model: Option<PathBuf>,
     pub device: Option<Device>,
+    pub gpu: Option<String>,
+    pub allow_software: Option<bool>,
 }
 
 impl File {

@@ -9,7 +9,7 @@ mod size;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::cli::{Device, LayerSelection, RoleFlags};
+use crate::cli::{Device, GpuFlags, LayerSelection, RoleFlags};
 use crate::types::PublicKey;
 
 pub use file::File;
@@ -27,8 +27,6 @@ pub const HUB_LISTEN: SocketAddr = loopback(7071);
 pub const GATEWAY_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 443);
 /// Host that workers dial unless the operator names another.
 pub const PUBLIC_HOST: &str = "localhost";
-/// Memory that a worker offers: a slice of a few layers of a small model, little enough for any desktop.
-pub const WORKER_MEMORY: u64 = 2 << 30;
 
 const fn loopback(port: u16) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port)
@@ -179,12 +177,14 @@ pub struct Worker {
     pub ca: Option<PathBuf>,
     /// Wallet key, worker id, receipts.
     pub state: PathBuf,
-    /// Bytes for experts.
-    pub memory_bytes: u64,
+    /// Bytes for experts; when absent, what the hardware offers.
+    pub memory_bytes: Option<u64>,
     /// Local model to cut the slice from.
     pub model: Option<PathBuf>,
     /// What computes.
     pub device: Device,
+    /// Which GPU.
+    pub gpu: GpuFlags,
 }
 
 fn state(flags: &RoleFlags, from_file: Option<PathBuf>, role: &str) -> PathBuf {
@@ -315,9 +315,13 @@ impl Worker {
             operators,
             ca: flags.ca.clone().or(file.ca),
             state: state(flags, file.state, "worker"),
-            memory_bytes: memory.map_or(Ok(WORKER_MEMORY), |text| parse_bytes("--memory", &text))?,
+            memory_bytes: memory.map(|text| parse_bytes("--memory", &text)).transpose()?,
             model: flags.model.clone().or(file.model),
             device: flags.device.or(file.device).unwrap_or(Device::Auto),
+            gpu: GpuFlags {
+                name: flags.gpu.name.clone().or(file.gpu),
+                allow_software: flags.gpu.allow_software || file.allow_software.unwrap_or(false),
+            },
         })
     }
 }

@@ -38,7 +38,19 @@ fn every_table_reads_as_the_readme_writes_it() {
     assert_eq!(model, Some(PathBuf::from("model.gguf")));
     assert_eq!(Hub::new(&none, file(text).unwrap()).unwrap().public_hosts, ["gateway.example"]);
     assert!(matches!(Gateway::new(&none, file(text).unwrap()).unwrap().tls, Tls::Files { .. }));
-    assert_eq!(Worker::new(&none, file(text).unwrap()).unwrap().memory_bytes, 4 << 30);
+    assert_eq!(Worker::new(&none, file(text).unwrap()).unwrap().memory_bytes, Some(4 << 30));
+}
+
+#[test]
+fn a_gpu_is_named_by_flag_or_file() {
+    let text = "[worker]\ndevice = \"gpu\"\ngpu = \"radeon\"\nallow_software = true\n";
+    let worker = |args: &[&str]| {
+        let full = [&["--gateway", "wss://localhost", "--operator", OPERATOR], args].concat();
+        Worker::new(&flags(&full), file(text).unwrap()).unwrap()
+    };
+    let gpu = |name: &str| GpuFlags { name: Some(name.to_owned()), allow_software: true };
+    assert_eq!((worker(&[]).device, worker(&[]).gpu), (Device::Gpu, gpu("radeon")));
+    assert_eq!(worker(&["--gpu", "4090"]).gpu, gpu("4090"));
 }
 
 #[test]
@@ -59,7 +71,8 @@ fn what_a_role_cannot_do_without_is_named() {
     assert!(missing(Gateway::new(&flags(&[]), File::default()).map(drop)).contains("--tls-cert"));
     assert!(missing(Hub::new(&flags(&["--peer", OPERATOR]), File::default()).map(drop)).contains("--peer-key"));
     let full = ["--gateway", "wss://localhost", "--operator", OPERATOR, "--memory", "3GiB"];
-    assert_eq!(Worker::new(&flags(&full), File::default()).unwrap().memory_bytes, 3 << 30);
+    assert_eq!(Worker::new(&flags(&full), File::default()).unwrap().memory_bytes, Some(3 << 30));
+    assert_eq!(Worker::new(&flags(&full[..4]), File::default()).unwrap().memory_bytes, None);
 }
 
 #[test]

@@ -1,25 +1,26 @@
-//! Speed of the exact experts at a real geometry, beside a plain read of the same weights, for people who tune.
+//! Speed of experts at a real geometry, beside a plain read of the same memory, for people who tune and compare.
 //!
-//! Experts are taken in turn from more memory than any cache holds, as decoding does, and every figure is the
-//! median of rounds in which all paths and the plain read take turns: a busy neighbour slows all of them alike.
+//! Experts are taken in turn from more memory than any cache holds, as decoding does, and every figure is the median of
+//! rounds; on the CPU all paths and the plain read take turns in them, so that a busy neighbour slows all of them alike.
 
-use std::collections::BTreeSet;
+#[cfg(feature = "gpu")]
+mod gpu;
+mod workload;
+
 use std::fmt;
-use std::hint::black_box;
-use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use super::crew::Crew;
-use super::numerics::quantise_row;
-use super::{CpuKernel, CpuPath, CpuPathError, Expert, ExpertCompute, ExpertSource, KernelError};
-use crate::model::{BlockType, ExpertWeights, Matrix};
-use crate::types::GateWeight;
-use crate::wire::work::{Activations, Assignment, Dispatch, RowHead};
+use super::{CpuKernel, CpuPath, CpuPathError, ExpertCompute, KernelError};
+use crate::model::BlockType;
+#[cfg(feature = "gpu")]
+pub use gpu::measure_gpu;
+pub use workload::Workload;
 
-/// Bytes that one thread reads at a time in the plain read.
-const READ_PIECE: usize = 1 << 16;
+/// A figure whose rounds take longer than this in all gets fewer of them.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ pub struct BenchOptions {
     pub hidden: usize,
     /// Inner width of an expert.
     pub intermediate: usize,
-    /// Experts in memory.
+    /// Experts in memory; a GPU takes as many as make a gigabyte instead, where it has the room.
     pub experts: usize,
     /// Experts per row.
     pub experts_per_row: usize,
@@ -36,14 +37,16 @@ pub struct BenchOptions {
     pub types: Vec<BlockType>,
     /// Rows of a request, one line per entry.
     pub rows: Vec<usize>,
-    /// Threads, one line per entry.
+    /// Threads of the CPU, one line per entry.
     pub threads: Vec<usize>,
-    /// Rounds; the median is reported.
+    /// CPU paths, one line per entry.
+    pub paths: Vec<CpuPath>,
+    /// Most rounds; the median is reported.
     pub rounds: usize,
 }
 
 impl Default for BenchOptions {
-    /// The geometry of Qwen3.5-122B.
+    /// The geometry of Qwen3.5-122B, on every CPU path.
     fn default() -> Self {
         Self {
             hidden: 3072,
@@ -51,8 +54,9 @@ impl Default for BenchOptions {
             experts: 48,
             experts_per_row: 8,
             types: vec![BlockType::Q4_K, BlockType::Q6_K, BlockType::Q8_0],
-            rows: vec![1, 8, 32],
-            threads: vec![1, 2],
+            rows: vec![1, 8, 64, 512],
+            threads: vec![std::thread::available_parallelism().map_or(1, std::num::NonZero::get)],
+            paths: CpuPath::supported(),
             rounds: 25,
         }
     }
@@ -61,6 +65,8 @@ impl Default for BenchOptions {
 /// Figures of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpertsBench {
+    /// What computed.
+    pub device: String,
     /// Elements of a hidden state.
     pub hidden: usize,
     /// Inner width of an expert.
@@ -71,26 +77,32 @@ pub struct ExpertsBench {
     pub lines: Vec<ExpertsLine>,
 }
 
-/// Figures of one path at one setting.
+/// Figures at one setting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpertsLine {
     /// Type of the weights.
     pub weights: String,
+    /// Experts that the requests walk through.
+    pub experts: usize,
     /// Rows of the request.
     pub rows: usize,
-    /// Threads.
-    pub threads: usize,
-    /// CPU path.
+    /// Threads of the CPU.
+    pub threads: Option<usize>,
+    /// CPU path, or `gpu`.
     pub path: String,
-    /// Median milliseconds of a request.
+    /// Rounds that were measured.
+    pub rounds: usize,
+    /// Median milliseconds of a request, from asking to the partials in host memory.
     pub ms: f64,
     /// Fastest request, milliseconds.
     pub ms_min: f64,
-    /// 10⁹ bytes of weights per second.
+    /// Median milliseconds of it that the kernels take by the device's own clock, if it has one.
+    pub kernel_ms: Option<f64>,
+    /// 10⁹ bytes of weights per second of the kernels.
     pub gb_per_s: f64,
-    /// The same for a plain read of the same weights by the same threads.
+    /// The same for a plain read of the same memory: by the same threads, or by the GPU.
     pub read_gb_per_s: f64,
-    /// Assignments per second.
+    /// Assignments per second of whole requests.
     pub assignments_per_s: f64,
 }
 
@@ -106,77 +118,65 @@ pub enum BenchError {
     /// Threads of the plain read.
     #[error(transparent)]
     Threads(#[from] rayon::ThreadPoolBuildError),
+    /// The GPU.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Gpu(#[from] super::gpu::GpuError),
 }
 
-/// Measures every CPU path of this machine with the default options (about half a minute).
-///
-/// # Errors
-/// Threads cannot be had.
-pub fn bench_experts() -> Result<ExpertsBench, BenchError> {
-    measure(&BenchOptions::default())
-}
-
-/// Measures every CPU path of this machine.
+/// Measures CPU paths of this machine.
 ///
 /// # Errors
 /// Threads cannot be had, or the shapes are outside the numerics.
-pub fn measure(options: &BenchOptions) -> Result<ExpertsBench, BenchError> {
+pub fn measure_cpu(options: &BenchOptions) -> Result<ExpertsBench, BenchError> {
     let mut lines = Vec::new();
     for ty in &options.types {
-        let mut workload = Workload::new(*ty, options)?;
+        let mut workload = Workload::new(*ty, options, &CpuKernel::new(CpuPath::Portable, 1)?)?;
         for rows in &options.rows {
             for threads in &options.threads {
-                lines.extend(measure_one(&mut workload, *rows, *threads, options)?);
+                lines.extend(measure_paths(&mut workload, *rows, *threads, options)?);
             }
         }
     }
-    Ok(ExpertsBench {
-        hidden: options.hidden,
-        intermediate: options.intermediate,
-        experts_per_row: options.experts_per_row,
-        lines,
-    })
+    Ok(options.report("cpu".to_owned(), lines))
 }
 
-fn measure_one(
+fn measure_paths(
     workload: &mut Workload,
     rows: usize,
     threads: usize,
     options: &BenchOptions,
 ) -> Result<Vec<ExpertsLine>, BenchError> {
-    let kernels: Vec<_> =
-        CpuPath::supported().into_iter().map(|path| CpuKernel::new(path, threads)).collect::<Result<_, _>>()?;
+    let kernels: Vec<_> = options.paths.iter().map(|path| CpuKernel::new(*path, threads)).collect::<Result<_, _>>()?;
     let crew = Crew::new(threads)?;
     let (mut reads, mut times) = (Vec::new(), vec![Vec::new(); kernels.len()]);
     let mut bytes = 0;
+    let start = Instant::now();
     for _ in 0..options.rounds {
         let part = workload.next(rows);
-        let start = Instant::now();
+        let reading = Instant::now();
         bytes = workload.read(&crew, &part);
-        reads.push(start.elapsed().as_secs_f64() * 1e3);
+        reads.push(ms(reading.elapsed()));
         for (kernel, times) in kernels.iter().zip(&mut times) {
             let part = workload.next(rows);
-            let start = Instant::now();
-            black_box(kernel.compute(workload.experts(), 0, &[part])?);
-            times.push(start.elapsed().as_secs_f64() * 1e3);
+            let computing = Instant::now();
+            std::hint::black_box(kernel.compute(workload.experts(), 0, &[part])?);
+            times.push(ms(computing.elapsed()));
+        }
+        if start.elapsed() > PATIENCE {
+            break;
         }
     }
     let read_ms = median(&mut reads);
     let line = |(kernel, times): (&CpuKernel, &mut Vec<f64>)| {
-        let ms = median(times);
-        ExpertsLine {
-            weights: format!("{:?}", workload.ty),
-            rows,
-            threads,
-            path: kernel.path().to_string(),
-            ms,
-            ms_min: times.first().copied().unwrap_or(ms),
-            gb_per_s: bytes as f64 / ms / 1e6,
-            read_gb_per_s: bytes as f64 / read_ms / 1e6,
-            assignments_per_s: (rows * options.experts_per_row) as f64 / ms * 1e3,
-        }
+        let path = (kernel.path().to_string(), Some(threads));
+        options.line(workload, rows, path, times, None, bytes as f64 / read_ms / 1e6)
     };
     Ok(kernels.iter().zip(&mut times).map(line).collect())
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 /// The median; sorts `times`.
@@ -185,136 +185,62 @@ fn median(times: &mut [f64]) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Synthetic experts of one layer, and requests that walk through all of them.
-pub struct Workload {
-    ty: BlockType,
-    held: Held,
-    options: BenchOptions,
-    turn: usize,
-}
-
-struct Held(Vec<Arc<Expert>>);
-
-impl ExpertSource for Held {
-    fn expert(&self, _layer: u16, expert: u16) -> Option<Arc<Expert>> {
-        self.0.get(usize::from(expert)).cloned()
-    }
-}
-
-impl Workload {
-    /// Experts of type `ty`.
-    ///
-    /// # Errors
-    /// The shapes are outside the numerics.
-    pub fn new(ty: BlockType, options: &BenchOptions) -> Result<Self, KernelError> {
-        let matrix = |rows, cols| {
-            let (what, expected) = ("columns of the weights, in blocks", ty.block().0);
-            synthetic(ty, rows, cols).ok_or(KernelError::Request { what, expected, got: cols })
-        };
-        let expert = |_| {
-            let weights = ExpertWeights {
-                gate: matrix(options.intermediate, options.hidden)?,
-                up: matrix(options.intermediate, options.hidden)?,
-                down: matrix(options.hidden, options.intermediate)?,
-            };
-            Expert::new(&weights).map(Arc::new)
-        };
-        let held = Held((0..options.experts).map(expert).collect::<Result<_, _>>()?);
-        Ok(Self { ty, held, options: options.clone(), turn: 0 })
+impl BenchOptions {
+    fn report(&self, device: String, lines: Vec<ExpertsLine>) -> ExpertsBench {
+        let Self { hidden, intermediate, experts_per_row, .. } = *self;
+        ExpertsBench { device, hidden, intermediate, experts_per_row, lines }
     }
 
-    /// The experts.
-    #[must_use]
-    pub fn experts(&self) -> &dyn ExpertSource {
-        &self.held
-    }
-
-    /// The next request, of `rows` rows.
-    pub fn next(&mut self, rows: usize) -> Dispatch {
-        self.turn += self.options.experts_per_row;
-        request(self.turn, rows, &self.options)
-    }
-
-    /// Reads the weights that `part` needs once; returns their bytes.
-    fn read(&self, crew: &Crew, part: &Dispatch) -> usize {
-        let needed: BTreeSet<u16> = part.assignments.iter().map(|a| a.expert).collect();
-        let weights = needed.iter().filter_map(|e| self.held.0.get(usize::from(*e))).filter_map(|e| e.weights());
-        let mut pieces: Vec<_> = weights
-            .flat_map(|w| [&w.gate, &w.up, &w.down])
-            .flat_map(|m| m.data.chunks(READ_PIECE).map(|bytes| (bytes, 0)))
-            .collect();
-        crew.each(
-            usize::MAX,
-            &mut pieces,
-            || (),
-            |(), (bytes, sum)| {
-                let lines = bytes.as_chunks::<64>().0.iter().map(|line| line.as_chunks::<8>().0);
-                let sums = lines.fold([0u64; 8], |sums, words| {
-                    std::array::from_fn(|i| sums[i] ^ words.get(i).map_or(0, |w| u64::from_le_bytes(*w)))
-                });
-                *sum = sums.into_iter().fold(0, |a, b| a ^ b);
-            },
-        );
-        black_box(pieces.iter().fold(0, |sum, (_, piece)| sum ^ piece));
-        pieces.iter().map(|(bytes, _)| bytes.len()).sum()
-    }
-}
-
-/// Random bytes under scales near 2^-8, in memory of its own.
-fn synthetic(ty: BlockType, rows: usize, cols: usize) -> Option<Matrix> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut data: Vec<u8> = Vec::with_capacity(rows * ty.row_bytes(cols)? + 8);
-    while data.len() < rows * ty.row_bytes(cols)? {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        data.extend_from_slice(&state.to_le_bytes());
-    }
-    data.truncate(rows * ty.row_bytes(cols)?);
-    for block in data.chunks_exact_mut(ty.block().1) {
-        let scales: &[usize] = match ty {
-            BlockType::Q4_K | BlockType::Q5_K => &[0, 2],
-            BlockType::Q6_K => &[208],
-            _ => &[0],
-        };
-        scales.iter().for_each(|at| block[at + 1] = 0x1c);
-    }
-    Matrix::new(ty, rows, cols, data.into())
-}
-
-/// A request of `rows` rows that starts at expert `turn`.
-fn request(turn: usize, rows: usize, options: &BenchOptions) -> Dispatch {
-    let mut wire = Vec::new();
-    let (mut heads, mut assignments) = (Vec::new(), Vec::new());
-    for r in 0..rows {
-        let x: Vec<f32> = (0..options.hidden).map(|i| ((i * (2 * r + 3)) as f32 * 0.7).sin()).collect();
-        // Sines are finite, so that the row always has a quantised form.
-        let _ = quantise_row(&x, &mut wire);
-        let count = options.experts_per_row;
-        let own: BTreeSet<u16> = (0..count).map(|j| ((turn + 11 * r + j) % options.experts) as u16).collect();
-        heads.push(RowHead { grid: 0, count: own.len() as u16, first: assignments.len() as u32 });
-        let gate = GateWeight { mantissa: 32768, exponent: -18 };
-        assignments.extend(own.iter().map(|expert| Assignment { expert: *expert, gate }));
-    }
-    Dispatch {
-        lease: 0,
-        deadline_ms: 0,
-        hidden: options.hidden,
-        rows: heads,
-        activations: Activations::Exact(wire.into()),
-        assignments,
+    fn line(
+        &self,
+        workload: &mut Workload,
+        rows: usize,
+        (path, threads): (String, Option<usize>),
+        times: &mut [f64],
+        kernel_ms: Option<f64>,
+        read_gb_per_s: f64,
+    ) -> ExpertsLine {
+        let part = workload.next(rows);
+        let bytes = workload.bytes(&part);
+        let ms = median(times);
+        ExpertsLine {
+            weights: workload.block_type().name().to_owned(),
+            experts: self.experts,
+            rows,
+            threads,
+            path,
+            rounds: times.len(),
+            ms,
+            ms_min: times.first().copied().unwrap_or(ms),
+            kernel_ms,
+            gb_per_s: bytes as f64 / kernel_ms.unwrap_or(ms) / 1e6,
+            read_gb_per_s,
+            assignments_per_s: (rows * self.experts_per_row) as f64 / ms * 1e3,
+        }
     }
 }
 
 impl fmt::Display for ExpertsBench {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "experts {} × {}, {} per row", self.hidden, self.intermediate, self.experts_per_row)?;
-        writeln!(f, "weights  rows  threads  path         ms   (min)    GB/s  plain read  assignments/s")?;
-        for l in &self.lines {
+        let Self { device, hidden, intermediate, experts_per_row, lines } = self;
+        writeln!(f, "{device}: experts {hidden} × {intermediate}, {experts_per_row} per row")?;
+        writeln!(f, "weights  rows  threads  path           ms    (min)   kernel    GB/s  plain read  assignments/s")?;
+        for l in lines {
+            let threads = l.threads.map_or("-".to_owned(), |threads| threads.to_string());
+            let kernel = l.kernel_ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"));
             writeln!(
                 f,
-                "{:<7} {:>5} {:>8}  {:<8} {:>8.3} {:>7.3} {:>7.1} {:>11.1} {:>14.0}",
-                l.weights, l.rows, l.threads, l.path, l.ms, l.ms_min, l.gb_per_s, l.read_gb_per_s, l.assignments_per_s
+                "{:<7} {:>5} {:>8}  {:<8} {:>9.3} {:>8.3} {:>8} {:>7.1} {:>11.1} {:>14.0}",
+                l.weights,
+                l.rows,
+                threads,
+                l.path,
+                l.ms,
+                l.ms_min,
+                kernel,
+                l.gb_per_s,
+                l.read_gb_per_s,
+                l.assignments_per_s
             )?;
         }
         Ok(())
@@ -332,13 +258,15 @@ mod tests {
             intermediate: 256,
             experts: 4,
             experts_per_row: 2,
+            types: vec![BlockType::Q4_K, BlockType::Q8_0, BlockType::BF16],
             rows: vec![1, 3],
+            threads: vec![1, 2],
             rounds: 2,
             ..BenchOptions::default()
         };
-        let bench = measure(&options).expect("threads");
+        let bench = measure_cpu(&options).expect("threads");
         assert_eq!(bench.lines.len(), 3 * 2 * 2 * CpuPath::supported().len());
-        assert!(bench.lines.iter().all(|l| l.ms > 0.0 && l.read_gb_per_s > 0.0));
-        assert!(bench.to_string().contains("Q8_0"));
+        assert!(bench.lines.iter().all(|l| l.ms > 0.0 && l.read_gb_per_s > 0.0 && l.rounds == 2));
+        assert!(bench.to_string().contains("BF16"));
     }
 }

@@ -80,6 +80,14 @@ pub enum KernelError {
         /// What the driver said.
         reason: String,
     },
+    /// The hardware's kernels for the expert's types do not return what the numerics define.
+    #[error("{device} computes wrongly: {reason}")]
+    Wrong {
+        /// The kernel's hardware.
+        device: String,
+        /// Which kernels, and what to do.
+        reason: String,
+    },
     /// The request contradicts itself or its experts.
     #[error("{what}: expected {expected}, got {got}")]
     Request {
@@ -104,6 +112,10 @@ pub struct Expert {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "experts live in an Arc each, where the size of the other variant is no loss"
+)]
 enum Body {
     Host { weights: ExpertWeights, exact: Option<Arc<ExactExpert>>, float: Option<FloatExpert> },
     Placed(Placed),
@@ -143,11 +155,13 @@ impl Expert {
     }
 
     /// The same expert with its weights where a kernel has put them.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only a GPU has memory of its own"))]
     pub(super) fn placed_as(&self, placed: Placed) -> Self {
         Self { body: Body::Placed(placed), ..*self }
     }
 
     /// What the kernel that placed it knows.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only a GPU has memory of its own"))]
     pub(super) fn placed(&self) -> Option<&Placed> {
         match &self.body {
             Body::Placed(placed) => Some(placed),
@@ -255,7 +269,8 @@ pub trait ExpertCompute: Send + Sync {
     /// free again when the last holder of the expert lets go. A kernel computes only experts that it has placed.
     ///
     /// # Errors
-    /// [`KernelError::Full`] when there is no room, [`KernelError::Lost`] when the hardware is gone.
+    /// [`KernelError::Full`] when there is no room, [`KernelError::Lost`] when the hardware is gone,
+    /// [`KernelError::Wrong`] when it fails its self-test.
     fn place(&self, expert: Expert) -> Result<Expert, KernelError> {
         Ok(expert)
     }

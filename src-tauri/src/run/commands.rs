@@ -9,12 +9,17 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::{AnyError, all_threads, kernel, load_model, runtime, say, usage};
+use super::device::{self, Devices};
+use super::{AnyError, all_threads, load_model, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
 use crate::bench;
-use crate::cli::{BenchCommand, DemoArgs, GenerateArgs, LayerSelection, LedgerCommand, ModelCommand, WalletCommand};
+use crate::cli::{
+    BenchCommand, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuFlags, LayerSelection, LedgerCommand,
+    ModelCommand, WalletCommand,
+};
 use crate::demo::{self, DemoOptions};
 use crate::dispatch::{LocalDispatch, Mode};
+use crate::kernel::CpuPath;
 use crate::ledger::Ledger;
 use crate::model::{self, Model};
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
@@ -23,12 +28,14 @@ use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
 pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
     let model = load_model(args.model.as_deref())?;
     let one_way = one_way(args.rtt)?;
+    let mut devices = Devices::new(args.gpu);
+    let dealt = args.device.iter().cycle().take(args.workers.into());
     let options = DemoOptions {
         remote_layers: layers(&args.remote_layers, &model)?,
         prompt: args.prompt,
         tokens: args.tokens as usize,
-        compute: kernel(args.device, all_threads())?,
-        workers: (0..args.workers).map(|_| kernel(args.device, 1).map(Into::into)).collect::<Result<_, _>>()?,
+        compute: device::cpu(all_threads())?,
+        workers: dealt.map(|device| devices.open(*device, 1)).collect::<Result<_, _>>()?,
         one_way,
         chaos: args.chaos,
         model,
@@ -50,7 +57,7 @@ pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
 /// `kvasir generate`.
 pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
     let model = load_model(args.model.as_deref())?;
-    let compute = kernel(crate::cli::Device::Cpu, all_threads())?;
+    let compute = device::cpu(all_threads())?;
     let mode = if args.float { Mode::Float } else { Mode::Exact };
     let dispatch = LocalDispatch::new(Arc::clone(&model), compute, mode);
     let backbone = Backbone::new(Arc::clone(&model), Arc::new(dispatch))?;
@@ -118,8 +125,9 @@ fn sampling(args: &GenerateArgs) -> Result<Sampling, AnyError> {
 pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
     match command {
         BenchCommand::Experts(args) => {
-            let found = bench::experts()?;
-            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
+            let json = args.json;
+            let found = bench_experts(args)?;
+            if json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
         }
         BenchCommand::Decode(args) if !args.batch.is_empty() => {
             batches(bench::Phase::Decode, args.model.as_deref(), &args.batch, args.tokens, args.json)?;
@@ -132,8 +140,8 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             let options = bench::DecodeOptions {
                 remote_layers: layers(&args.remote_layers, &model)?,
                 tokens: args.tokens as usize,
-                compute: kernel(crate::cli::Device::Cpu, all_threads())?,
-                workers: (0..args.workers).map(|_| kernel(crate::cli::Device::Cpu, 1)).collect::<Result<_, _>>()?,
+                compute: device::cpu(all_threads())?,
+                workers: (0..args.workers).map(|_| device::cpu(1)).collect::<Result<_, _>>()?,
                 model,
             };
             let found = runtime()?.block_on(bench::decode(options))?;
@@ -147,7 +155,7 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
 fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &[u16], tokens: u32, json: bool) -> Result<(), AnyError> {
     let options = bench::BatchOptions {
         model: load_model(model)?,
-        compute: kernel(crate::cli::Device::Cpu, all_threads())?,
+        compute: device::cpu(all_threads())?,
         phase,
         batches: sizes.iter().map(|size| usize::from(*size)).collect(),
         tokens: tokens as usize,
@@ -159,6 +167,41 @@ fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &[u16], tokens: u32
         say(&found)?
     }
     Ok(())
+}
+
+/// `kvasir bench experts`.
+fn bench_experts(args: BenchExpertsArgs) -> Result<bench::ExpertsBench, AnyError> {
+    let threads = if args.threads.is_empty() { vec![all_threads()] } else { list(&args.threads) };
+    let paths = if args.all_paths { CpuPath::supported() } else { vec![CpuPath::detect()?] };
+    let (rows, rounds) = (list(&args.rows), args.rounds.into());
+    let options = bench::BenchOptions { types: args.types, rows, threads, paths, rounds, ..Default::default() };
+    match args.device {
+        Device::Cpu => Ok(bench::experts_on_cpu(&options)?),
+        Device::Gpu | Device::Auto => bench_on_gpu(&options, args.gpu, args.device),
+    }
+}
+
+#[cfg(feature = "gpu")]
+fn bench_on_gpu(options: &bench::BenchOptions, gpu: GpuFlags, device: Device) -> Result<bench::ExpertsBench, AnyError> {
+    let wanted = device::Wanted { gpu, ..Default::default() };
+    match bench::experts_on_gpu(options, &wanted.options()) {
+        Err(error) if device == Device::Auto => {
+            super::tell(format_args!("CPU because {error}"))?;
+            Ok(bench::experts_on_cpu(options)?)
+        }
+        found => Ok(found?),
+    }
+}
+
+#[cfg(not(feature = "gpu"))]
+fn bench_on_gpu(options: &bench::BenchOptions, gpu: GpuFlags, device: Device) -> Result<bench::ExpertsBench, AnyError> {
+    // Says why there is none, or that the CPU computes.
+    Devices::new(gpu).open(device, 1)?;
+    Ok(bench::experts_on_cpu(options)?)
+}
+
+fn list(numbers: &[u16]) -> Vec<usize> {
+    numbers.iter().map(|n| usize::from(*n)).collect()
 }
 
 /// `kvasir model …`.

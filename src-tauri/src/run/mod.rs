@@ -3,6 +3,7 @@
 //! Data goes to stdout, everything else to stderr. Exit codes: 0 fine, 1 failed, 2 usage.
 
 mod commands;
+mod device;
 mod roles;
 mod serving;
 
@@ -12,9 +13,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::cli::{Cli, Command, Device};
+use crate::cli::{Cli, Command};
 use crate::config::ConfigError;
-use crate::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use crate::model::{self, Model};
 
 /// Any error, on its way to the person who typed the command.
@@ -74,17 +74,14 @@ fn load_model(path: Option<&Path>) -> Result<Arc<Model>, model::ModelError> {
     path.map_or_else(model::embedded, model::open).map(Arc::new)
 }
 
-/// The kernel of `device` with `threads` threads.
-fn kernel(device: Device, threads: usize) -> Result<Arc<dyn ExpertCompute>, AnyError> {
-    if device == Device::Gpu {
-        return Err("expected a GPU that can compute experts, got none: use --device cpu or auto".into());
-    }
-    Ok(Arc::new(CpuKernel::new(CpuPath::detect()?, threads)?))
-}
-
 /// All processors.
 fn all_threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// One line for people, on stderr.
+fn tell(line: impl std::fmt::Display) -> std::io::Result<()> {
+    writeln!(std::io::stderr().lock(), "{line}")
 }
 
 /// One line, or one document, on stdout.

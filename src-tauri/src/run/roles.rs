@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{AnyError, all_threads, kernel, load_model, say};
+use super::device::{self, Wanted};
+use super::{AnyError, all_threads, load_model, say};
 use crate::backbone::{Backbone, api};
-use crate::cli::{Device, Role, RoleFlags};
+use crate::cli::{Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
@@ -21,7 +22,7 @@ use crate::net::tls::{self, TrialCertificates};
 use crate::shutdown::{self, Shutdown};
 use crate::wallet::keyfile;
 use crate::wire::handshake::HubIdentity;
-use crate::worker::{self, Hardware, Phase, Source, WorkerConfig, WorkerStatus};
+use crate::worker::{self, Phase, Source, WorkerConfig, WorkerStatus};
 
 /// Flag that lets hub and backbone listen where strangers reach them.
 const ALLOW_PUBLIC: &str = "--allow-public";
@@ -84,7 +85,7 @@ fn peer_security(peers: &Peers) -> Result<PeerSecurity, AnyError> {
 async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), AnyError> {
     let model = load_model(config.model.as_deref())?;
     let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
-    let compute = kernel(Device::Auto, all_threads())?;
+    let compute = device::cpu(all_threads())?;
     let remote = RemoteConfig { peers: peer_security(&config.peers)?, ..RemoteConfig::new(remote_layers) };
     let dispatch = RemoteDispatch::new(Arc::clone(&model), compute, remote)?;
     let backbone = Arc::new(Backbone::new(Arc::clone(&model), Arc::new(dispatch.clone()))?);
@@ -176,9 +177,12 @@ fn make_state(path: &Path) -> Result<(), AnyError> {
 
 async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
     let wallet = super::commands::open_wallet(&config.state)?;
-    let compute = kernel(config.device, all_threads())?;
     say(format_args!("wallet {}", wallet.address()))?;
-    say(format_args!("device {}", compute.device()))?;
+    let wanted = Wanted { gpu: config.gpu, memory_bytes: config.memory_bytes, cache: Some(config.state.join("gpu")) };
+    let Some(hardware) = device::for_worker(config.device, wanted, all_threads(), &shutdown).await? else {
+        return Ok(());
+    };
+    say(format_args!("device {}", *hardware.borrow()))?;
     let source = match &config.model {
         Some(path) => Source::LocalModel(load_model(Some(path))?),
         None => Source::Fetch,
@@ -186,11 +190,12 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
     let worker = WorkerConfig {
         extra_ca: config.ca.into_iter().collect(),
         source,
-        ..WorkerConfig::new(config.gateways, config.operators, config.state, config.memory_bytes)
+        memory_bytes: config.memory_bytes,
+        ..WorkerConfig::new(config.gateways, config.operators, config.state, 0)
     };
     let (sender, status) = watch::channel(WorkerStatus::default());
     let narrator = tokio::spawn(narrate(status));
-    worker::run(worker, Arc::new(wallet), Hardware::from(compute).fixed(), sender, shutdown).await?;
+    worker::run(worker, Arc::new(wallet), hardware, sender, shutdown).await?;
     Ok(narrator.await??)
 }
 

@@ -18,14 +18,15 @@ use crate::shutdown::Shutdown;
 
 /// Memory offered by hardware that computes in the host's, unless told otherwise: little enough for any desktop.
 const HOST_MEMORY: u64 = 2 << 30;
-/// One look for lost hardware: short, so that a worker that is told to stop does.
-const LOOK: Duration = Duration::from_secs(1);
-/// Between two looks: drivers come back within seconds of a reset, and within minutes of a resume.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long that goes on; whatever takes longer needs somebody to act.
+/// From the first look for lost hardware to the second, twice as long to the third, and so on: drivers come back within
+/// seconds of a reset.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
+/// Longest time between two looks, each of which loads drivers.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// What takes longer, a resume included, needs somebody to act.
 const PATIENCE: Duration = Duration::from_secs(5 * 60);
 /// Between two looks from then on.
-const LOOK_RARELY: Duration = Duration::from_secs(30);
+const PAUSE_RESIGNED: Duration = Duration::from_secs(30);
 
 /// See the module.
 pub(super) struct Equipment {
@@ -71,11 +72,10 @@ impl Equipment {
 
     /// Waits until the hardware is there; `false` when the worker is told to stop first.
     pub async fn is_there(&self, worker: &Worker, shutdown: &Shutdown) -> bool {
-        let start = Instant::now();
-        let mut missed = false;
+        let (start, mut missed, mut pause) = (Instant::now(), false, PAUSE_FIRST);
         loop {
             let kernel = Arc::clone(&self.kernel);
-            let reason = match spawn_blocking(move || kernel.recover(LOOK)).await {
+            let reason = match spawn_blocking(move || kernel.recover(Duration::ZERO)).await {
                 Ok(Ok(())) => break,
                 Ok(Err(error)) => error.to_string(),
                 Err(error) => error.to_string(),
@@ -83,15 +83,16 @@ impl Equipment {
             if !std::mem::replace(&mut missed, true) {
                 warn!(reason, "looking for the hardware");
             }
-            let is_patient = start.elapsed() < PATIENCE;
-            if !is_patient {
+            if start.elapsed() > PATIENCE {
                 error!(reason, "the hardware does not come back: look at its driver; trying again");
+                pause = PAUSE_RESIGNED;
             }
             worker.status.phase(Phase::Recovering { reason });
             tokio::select! {
-                () = sleep(if is_patient { LOOK_EVERY } else { LOOK_RARELY }) => {}
+                () = sleep(pause) => {}
                 () = shutdown.wait() => return false,
             }
+            pause = (2 * pause).min(PAUSE_MAX);
         }
         if missed {
             info!(device = self.kernel.device(), "the hardware is back");

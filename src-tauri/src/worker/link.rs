@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::equipment::Equipment;
+use super::fetch::FetchError;
 use super::hardware::Hardware;
 use super::session::{self, SessionError};
 use super::status::Phase;
@@ -150,6 +151,8 @@ fn pause_after(error: &SessionError, backoff: &mut Backoff) -> Duration {
     match error {
         SessionError::Handshake(error) if !error.is_temporary() => LONG_PAUSE + jitter(bound),
         SessionError::Socket(WsError::Closed { code: REPLACED, .. }) => LONG_PAUSE + jitter(bound),
+        // The next lease would name such experts again.
+        SessionError::Fetch(FetchError::Unusable { .. }) => LONG_PAUSE + jitter(bound),
         _ => jitter(bound),
     }
 }

@@ -239,3 +239,29 @@ fn a_newly_confirmed_lease_is_named_at_once_where_another_was_asked_before() {
     fleet.ready(&one.session, 2);
     assert_eq!(routed(&fleet, 0), Some((Hex([1; 16]), 2)));
 }
+
+#[test]
+fn a_smaller_offer_replaces_a_lease_that_does_not_fit_and_others_get_the_rest() {
+    let fleet = fleet();
+    let mut one = Worker::join(&fleet, 1);
+    fleet.catch_up(Instant::now());
+    assert_eq!(one.lease(), Some((1, "0:0-3,1:0-3".into())));
+    for _ in 0..3 {
+        // Room for five of the eight, said as often as it likes.
+        fleet.offer(&one.session, Offer { memory_bytes: 5 * 8, ..offer(vec![]) }).unwrap();
+        fleet.catch_up(Instant::now());
+    }
+    assert_eq!((one.lease(), one.lease()), (Some((2, "0:0-3,1:0-0".into())), None));
+    fleet.ready(&one.session, 1);
+    assert_eq!(holder(&fleet, 0), None, "it does not hold the first lease");
+    fleet.ready(&one.session, 2);
+    assert_eq!(holder(&fleet, 1), Some((Hex([1; 16]), 2)));
+    let mut two = Worker::join(&fleet, 2);
+    fleet.catch_up(Instant::now());
+    assert_eq!(two.lease(), Some((1, "1:0-3".into())));
+    fleet.ready(&two.session, 1);
+    assert_eq!(one.lease(), Some((3, "0:0-3".into())));
+    fleet.ready(&one.session, 3);
+    fleet.catch_up(Instant::now());
+    assert_eq!((fleet.settled(), fleet.coverage()), (Some(2), (8, 8)));
+}

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use wgpu::{Adapter, AdapterInfo, Backends, DownlevelFlags, Instance, InstanceDescriptor, Limits};
+use wgpu::{Adapter, AdapterInfo, Backends, DeviceType, DownlevelFlags, Instance, InstanceDescriptor, Limits};
 
 use super::choice::{Candidate, Identity, PassedOver, judge};
 use super::memory::Budget;
@@ -36,6 +36,12 @@ impl Found {
     fn new(adapter: Adapter) -> Self {
         let (info, budget) = (adapter.get_info(), Budget::of(&adapter));
         Self { identity: Identity::of(&info), adapter, info, budget }
+    }
+
+    /// Whether it is a program on the CPU.
+    #[must_use]
+    pub fn is_software(&self) -> bool {
+        self.info.device_type == DeviceType::Cpu
     }
 
     /// Name and back end, for people.

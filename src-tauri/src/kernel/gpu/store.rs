@@ -87,6 +87,13 @@ impl Store {
         (self.room)(self.taken.load(SeqCst))
     }
 
+    /// Bytes of the chunks there are that no expert takes.
+    pub fn free(&self) -> u64 {
+        let chunks = lock(&self.chunks);
+        let free = |chunk: Arc<Chunk>| lock(&chunk.free).len() as u64 * chunk.key.expert_bytes() as u64;
+        chunks.iter().filter_map(Weak::upgrade).map(free).sum()
+    }
+
     /// Bytes of all chunks.
     pub fn taken(&self) -> u64 {
         self.taken.load(SeqCst)

@@ -159,7 +159,11 @@ fn text(at: &str, content: Value) -> Result<String, ApiError> {
             (Some("text"), Some(text)) => all.push_str(text),
             (Some("text"), None) => return Err(wrong(&format!("{at}[{i}].text"), "a text", &part["text"])),
             _ => {
-                return Err(wrong(&format!("{at}[{i}].type"), "\"text\": this model reads nothing else", &part["type"]));
+                return Err(wrong(
+                    &format!("{at}[{i}].type"),
+                    "\"text\": this model reads nothing else",
+                    &part["type"],
+                ));
             }
         }
     }

@@ -1,0 +1,194 @@
+//! Chooses what computes: the GPU that is asked for, or the CPU and a line that says why.
+//!
+//! **Promises:** a GPU that was asked for is never replaced by the CPU; one GPU is opened once, however many workers
+//! use it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+
+use super::{AnyError, tell};
+use crate::cli::{Device, GpuFlags};
+use crate::kernel::{CpuKernel, CpuPath, ExpertCompute};
+use crate::shutdown::Shutdown;
+use crate::worker::Hardware;
+
+/// How long a worker looks for its GPU: drivers may come up minutes after the machine.
+const PATIENCE: Duration = Duration::from_secs(5 * 60);
+/// Between two looks; each one loads drivers.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// The CPU's kernel with `threads` threads.
+pub(super) fn cpu(threads: usize) -> Result<Arc<dyn ExpertCompute>, AnyError> {
+    Ok(Arc::new(CpuKernel::new(CpuPath::detect()?, threads)?))
+}
+
+/// Which GPU, and how much of it.
+#[derive(Clone, Default)]
+#[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "wishes that only a GPU can meet"))]
+pub(super) struct Wanted {
+    pub gpu: GpuFlags,
+    /// Most bytes of its memory.
+    pub memory_bytes: Option<u64>,
+    /// Where tuning results are kept.
+    pub cache: Option<PathBuf>,
+}
+
+impl Wanted {
+    #[cfg(feature = "gpu")]
+    pub fn options(&self) -> crate::kernel::gpu::GpuOptions {
+        let (GpuFlags { name, allow_software }, cache) = (self.gpu.clone(), self.cache.clone());
+        let memory_bytes = self.memory_bytes;
+        crate::kernel::gpu::GpuOptions { adapter: name, allow_software, memory_bytes, cache, ..Default::default() }
+    }
+
+    /// Opens the GPU, or says why there is none; blocks.
+    #[cfg(feature = "gpu")]
+    fn open(&self) -> Result<Arc<dyn ExpertCompute>, String> {
+        use crate::kernel::gpu::{GpuError, GpuKernel};
+        match GpuKernel::open(&self.options()) {
+            Ok(kernel) => Ok(Arc::new(kernel)),
+            Err(error @ GpuError::NoAdapter { .. }) => Err(format!("no GPU was found: {error}")),
+            Err(error) => Err(format!("the GPU cannot be used: {error}")),
+        }
+    }
+
+    #[cfg(not(feature = "gpu"))]
+    fn open(&self) -> Result<Arc<dyn ExpertCompute>, String> {
+        Err("this program was built without its feature gpu".to_owned())
+    }
+
+    async fn look(&self) -> Result<Arc<dyn ExpertCompute>, String> {
+        let wanted = self.clone();
+        spawn_blocking(move || wanted.open()).await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// Says on stderr what computes.
+fn announce(hardware: &Hardware, on_cpu: bool) -> std::io::Result<()> {
+    if on_cpu {
+        return tell(format_args!("CPU because {}", hardware.why));
+    }
+    let device = hardware.kernel.device();
+    let name = device.strip_prefix("gpu (").and_then(|rest| rest.strip_suffix(')')).unwrap_or(&device);
+    tell(format_args!("GPU: {name}"))
+}
+
+/// The hardware of commands, which do not wait for it.
+pub(super) struct Devices {
+    wanted: Wanted,
+    gpu: Option<Result<Arc<dyn ExpertCompute>, String>>,
+    announced: [bool; 2],
+}
+
+impl Devices {
+    pub fn new(gpu: GpuFlags) -> Self {
+        Self { wanted: Wanted { gpu, ..Wanted::default() }, gpu: None, announced: [false; 2] }
+    }
+
+    /// Hardware of the kind of `device`; a CPU's has `threads` threads.
+    pub fn open(&mut self, device: Device, threads: usize) -> Result<Hardware, AnyError> {
+        let gpu = match device {
+            Device::Cpu => Err("it was asked for".to_owned()),
+            Device::Gpu | Device::Auto => self.gpu.get_or_insert_with(|| self.wanted.open()).clone(),
+        };
+        let on_cpu = gpu.is_err();
+        let hardware = match (gpu, device) {
+            (Ok(kernel), _) => Hardware::from(kernel),
+            (Err(why), Device::Gpu) => return Err(why.into()),
+            (Err(why), _) => Hardware { kernel: cpu(threads)?, why },
+        };
+        if !std::mem::replace(&mut self.announced[usize::from(on_cpu)], true) {
+            announce(&hardware, on_cpu)?;
+        }
+        Ok(hardware)
+    }
+}
+
+/// A worker's hardware, newest first to be used: a GPU that is asked for is looked for until `shutdown` or for five
+/// minutes; where any will do, the CPU computes until one is found. `None` when the worker is told to stop.
+pub(super) async fn for_worker(
+    device: Device,
+    wanted: Wanted,
+    threads: usize,
+    shutdown: &Shutdown,
+) -> Result<Option<watch::Receiver<Hardware>>, AnyError> {
+    let why = match device {
+        Device::Cpu => "it was asked for".to_owned(),
+        Device::Auto => match wanted.look().await {
+            Ok(kernel) => return on_gpu(kernel).map(Some),
+            Err(why) => why,
+        },
+        Device::Gpu => {
+            return match found(&wanted, shutdown, |why| {
+                tell(format_args!("no GPU yet, looking for {} s: {why}", PATIENCE.as_secs()))
+            })
+            .await
+            {
+                Found::Gpu(kernel) => on_gpu(kernel).map(Some),
+                Found::Nothing(why) => Err(why.into()),
+                Found::Stopped => Ok(None),
+            };
+        }
+    };
+    let hardware = Hardware { kernel: cpu(threads)?, why };
+    announce(&hardware, true)?;
+    let (newest, receiver) = watch::channel(hardware);
+    if device == Device::Auto && cfg!(feature = "gpu") {
+        let shutdown = shutdown.clone();
+        tokio::spawn(async move {
+            match found(&wanted, &shutdown, |_| Ok(())).await {
+                Found::Gpu(kernel) => {
+                    tracing::info!(device = kernel.device(), "a GPU appeared; moving to it");
+                    newest.send_replace(Hardware::from(kernel));
+                }
+                Found::Nothing(why) => tracing::info!(why, "staying on the CPU"),
+                Found::Stopped => {}
+            }
+        });
+    }
+    Ok(Some(receiver))
+}
+
+fn on_gpu(kernel: Arc<dyn ExpertCompute>) -> Result<watch::Receiver<Hardware>, AnyError> {
+    let hardware = Hardware::from(kernel);
+    announce(&hardware, false)?;
+    Ok(hardware.fixed())
+}
+
+/// What looking for a GPU came to.
+enum Found {
+    Gpu(Arc<dyn ExpertCompute>),
+    Nothing(String),
+    Stopped,
+}
+
+/// Looks for a GPU until there is one; `missed` hears each new reason why there is none.
+async fn found(wanted: &Wanted, shutdown: &Shutdown, missed: impl Fn(&str) -> std::io::Result<()>) -> Found {
+    let (start, mut last) = (Instant::now(), String::new());
+    loop {
+        let why = tokio::select! {
+            found = wanted.look() => match found {
+                Ok(kernel) => return Found::Gpu(kernel),
+                Err(why) => why,
+            },
+            () = shutdown.wait() => return Found::Stopped,
+        };
+        if start.elapsed() >= PATIENCE {
+            return Found::Nothing(why);
+        }
+        if why != last {
+            // Nobody may be reading; the search goes on for the worker's sake.
+            let _ = missed(&why);
+            last = why;
+        }
+        tokio::select! {
+            () = sleep(LOOK_EVERY) => {}
+            () = shutdown.wait() => return Found::Stopped,
+        }
+    }
+}
