@@ -183,7 +183,7 @@ mod tests {
         let presence = Adjustments { presence_penalty: 1.0, ..Adjustments::default() };
         assert_eq!(greedy(presence, 5), [1, 3, 0, 1, 1]);
         let frequency = Adjustments { frequency_penalty: 0.2, ..Adjustments::default() };
-        assert_eq!(greedy(frequency, 5), [1, 1, 3, 1, 3]);
+        assert_eq!(greedy(frequency, 4), [1, 1, 3, 1]);
     }
 
     #[test]

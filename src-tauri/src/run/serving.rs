@@ -54,12 +54,12 @@ pub(super) fn keys(command: KeysCommand) -> Result<ExitCode, AnyError> {
         KeysCommand::List { state, json } => {
             let used = UsageFile::within(&state).read()?;
             let keys = KeyFile::within(&state).read()?;
-            let keys = keys.into_iter().map(|key| (used.get(&key.id).copied().unwrap_or_default(), key));
+            let mut keys = keys.into_iter().map(|key| (used.get(&key.id).copied().unwrap_or_default(), key));
             if json {
                 let shown = keys.map(|(usage, key)| as_json(&key, &usage)).collect::<Vec<_>>();
                 say(serde_json::to_string_pretty(&shown)?)?;
             } else {
-                keys.map(|(usage, key)| say(as_line(&key, &usage))).collect::<Result<(), _>>()?;
+                keys.try_for_each(|(usage, key)| say(as_line(&key, &usage)))?;
             }
         }
     }
