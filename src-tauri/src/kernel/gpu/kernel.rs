@@ -75,7 +75,7 @@ impl Open {
         if let Some(lost) = self.device.lost() {
             return Err(lost);
         }
-        let (key, bytes) = pack(expert)?;
+        let (key, bytes) = pack(expert, &self.device.name)?;
         let resident = self.store.take(key)?;
         self.device.queue.write_buffer(&resident.chunk.buffer, resident.offset(), &bytes);
         // Waiting bounds the memory that uploads on their way take.
@@ -232,15 +232,15 @@ fn worse(status: RowStatus, code: u32) -> RowStatus {
     }
 }
 
-/// Class and bytes of an expert in host memory.
-fn pack(expert: &Expert) -> Result<(ClassKey, Vec<u8>), KernelError> {
+/// Class and bytes of an expert in host memory, for `device`.
+fn pack(expert: &Expert, device: &str) -> Result<(ClassKey, Vec<u8>), KernelError> {
     let types = expert.types();
-    let local_only = || KernelError::LocalOnly { expert: 0, types };
-    let [Some(gate), Some(up), Some(down)] = types.map(Weights::of) else { return Err(local_only()) };
-    if gate != up || gate.is_exact() != down.is_exact() {
-        return Err(local_only());
-    }
-    let key = ClassKey { outer: gate, inner: down, hidden: expert.hidden(), intermediate: expert.intermediate() };
+    let key = match types.map(Weights::of) {
+        [Some(outer), Some(up), Some(inner)] if outer == up && outer.is_exact() == inner.is_exact() => {
+            ClassKey { outer, inner, hidden: expert.hidden(), intermediate: expert.intermediate() }
+        }
+        _ => return Err(KernelError::Types { device: device.to_owned(), types }),
+    };
     match (expert.exact(), expert.weights()) {
         (Some(exact), _) => Ok((key, pack_exact(key, exact))),
         (None, Some(weights)) => Ok((key, pack_float(key, weights))),
