@@ -130,11 +130,6 @@ impl Open {
         (WAVE.as_nanos() as u64 / self.slot_ns.load(Relaxed).max(1)).max(1) as usize
     }
 
-    /// Lanes of the adapter's smallest subgroups.
-    pub fn subgroup_lanes(&self) -> u32 {
-        self.device.raw.adapter_info().subgroup_min_size
-    }
-
     /// Bytes that experts may still take.
     pub fn room(&self) -> u64 {
         self.store.room()

@@ -207,7 +207,8 @@ fn every_type_gives_the_bytes_of_the_specification() {
 
 /// Tilings that a tuner may choose; those whose lanes share a super-block need subgroups of at least eight lanes.
 fn tilings(open: &Open) -> Vec<Tiling> {
-    let shared = open.device.features.contains(wgpu::Features::SUBGROUP) && open.subgroup_lanes() >= 8;
+    let lanes = open.device.raw.adapter_info().subgroup_min_size;
+    let shared = open.device.features.contains(wgpu::Features::SUBGROUP) && lanes >= 8;
     let all =
         [(1, 4, false), (1, 32, false), (2, 8, false), (8, 4, false), (16, 1, false), (8, 4, true), (16, 2, true)];
     let all = all.into_iter().map(|(lanes, rows, shared_blocks)| Tiling { lanes, rows, shared_blocks });
