@@ -80,6 +80,14 @@ pub enum KernelError {
         /// What the driver said.
         reason: String,
     },
+    /// The hardware's kernels for the expert's types do not return what the numerics define.
+    #[error("{device} computes wrongly: {reason}")]
+    Wrong {
+        /// The kernel's hardware.
+        device: String,
+        /// Which kernels, and what to do.
+        reason: String,
+    },
     /// The request contradicts itself or its experts.
     #[error("{what}: expected {expected}, got {got}")]
     Request {
@@ -261,7 +269,8 @@ pub trait ExpertCompute: Send + Sync {
     /// free again when the last holder of the expert lets go. A kernel computes only experts that it has placed.
     ///
     /// # Errors
-    /// [`KernelError::Full`] when there is no room, [`KernelError::Lost`] when the hardware is gone.
+    /// [`KernelError::Full`] when there is no room, [`KernelError::Lost`] when the hardware is gone,
+    /// [`KernelError::Wrong`] when it fails its self-test.
     fn place(&self, expert: Expert) -> Result<Expert, KernelError> {
         Ok(expert)
     }
