@@ -3,13 +3,15 @@
 //! Decoding reads every weight once per step, so that this speed, and not the data sheet's, bounds it. What was read
 //! is added up and compared, so that a driver cannot leave the reads out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use wgpu::{BufferUsages, DeviceType};
+use wgpu::BufferUsages;
 
 use super::GpuError;
 use super::adapters::Found;
+use super::device::Device;
 use super::scratch::Scratch;
 
 /// What is read: far more than a cache holds.
@@ -52,12 +54,17 @@ pub fn read_source(workgroup: u32) -> String {
     format!("const WORKGROUP: u32 = {workgroup}u;\n{}", include_str!("../../../../shaders/read.any.wgsl"))
 }
 
-/// Measures how fast the opened adapter `found` reads its memory.
+/// Measures how fast `found` reads its memory.
 ///
 /// # Errors
-/// The device has no room or is lost, or what it read is not what was there.
-pub(super) fn measure(scratch: &Scratch, found: &Found) -> Result<ReadSpeed, GpuError> {
-    let is_software = found.info.device_type == DeviceType::Cpu;
+/// The device cannot be had, has no room or is lost, or what it read is not what was there.
+pub fn measure(found: &Found) -> Result<ReadSpeed, GpuError> {
+    measure_on(&Scratch::new(Arc::new(Device::open(&found.adapter, false)?)), found)
+}
+
+/// The same on an opened device.
+pub(super) fn measure_on(scratch: &Scratch, found: &Found) -> Result<ReadSpeed, GpuError> {
+    let is_software = found.is_software();
     let wanted = if is_software { READ_BYTES_SOFTWARE } else { READ_BYTES };
     let limits = &scratch.device.limits;
     let room = wanted
@@ -126,7 +133,7 @@ mod tests {
     #[test]
     fn memory_is_read_at_some_speed_and_what_was_read_is_checked() {
         let Some((scratch, found)) = scratch_for_tests() else { return };
-        let speed = measure(&scratch, &found).expect("a measurement");
+        let speed = measure_on(&scratch, &found).expect("a measurement");
         assert!(speed.gb_per_s > 0.0 && speed.gb_per_s.is_finite(), "{speed:?}");
         assert!(speed.bytes >= 1 << 20, "{speed:?}");
         println!("{}: {speed:?}", found.label());

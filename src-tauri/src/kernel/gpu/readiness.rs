@@ -53,7 +53,7 @@ struct State {
 impl Readiness {
     /// Nothing is ready yet.
     pub fn new(found: &Found, subgroups: Option<Subgroups>, cache: Option<PathBuf>) -> Self {
-        let is_software = found.info.device_type == wgpu::DeviceType::Cpu;
+        let is_software = found.is_software();
         Self {
             key: Key::new(found),
             cache,

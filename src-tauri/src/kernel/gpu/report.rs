@@ -193,7 +193,7 @@ fn packed_int8_dot(found: &Found) -> Option<bool> {
 fn measure(found: &Found, options: &GpuOptions) -> Result<Measured, GpuError> {
     let open = Open::on(found.clone(), options)?;
     let scratch = Scratch::new(std::sync::Arc::clone(&open.device));
-    let (subgroups, read) = (subgroups::probe(&scratch)?, bandwidth::measure(&scratch, found)?);
+    let (subgroups, read) = (subgroups::probe(&scratch)?, bandwidth::measure_on(&scratch, found)?);
     let [hidden, intermediate] = SIZES;
     let key = |weights| ClassKey { outer: weights, inner: weights, hidden, intermediate };
     let mut self_test = Vec::new();
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn software_is_listed_with_the_way_to_allow_it() {
         let Some(found) = crate::kernel::gpu::tests::adapter_for_tests() else { return };
-        if found.info.device_type != DeviceType::Cpu {
+        if !found.is_software() {
             return;
         }
         let report = report(false);
