@@ -147,6 +147,8 @@ pub enum Command {
     /// Measure speed.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// The GPUs of this machine: what they are, whether their kernels are right, and how fast they are.
+    Gpu(GpuArgs),
     /// Look into model files.
     #[command(subcommand)]
     Model(ModelCommand),
@@ -244,6 +246,17 @@ pub enum BenchCommand {
     Experts(BenchExpertsArgs),
     /// Local and remote decode of the same model in one run.
     Decode(BenchDecodeArgs),
+}
+
+/// Flags of `kvasir gpu`.
+#[derive(Debug, Args)]
+pub struct GpuArgs {
+    /// Measure GPUs that are programs on the CPU, too.
+    #[arg(long)]
+    pub allow_software: bool,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Flags of `kvasir bench experts`.

@@ -51,6 +51,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Demo(args))) => commands::demo(args),
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => commands::bench(command),
+        (None, Some(Command::Gpu(args))) => commands::gpu(args),
         (None, Some(Command::Model(command))) => commands::model(command),
         (None, Some(Command::Wallet(command))) => commands::wallet(command),
         (None, Some(Command::Ledger(command))) => commands::ledger(command),
