@@ -151,6 +151,8 @@ pub enum Command {
     /// Measure speed.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// The GPUs of this machine: what they are, whether their kernels are right, and how fast they are.
+    Gpu(GpuArgs),
     /// Look into model files.
     #[command(subcommand)]
     Model(ModelCommand),
@@ -253,6 +255,17 @@ pub enum BenchCommand {
     Decode(BenchDecodeArgs),
     /// Prompts of several streams at once.
     Prefill(BenchPrefillArgs),
+}
+
+/// Flags of `kvasir gpu`.
+#[derive(Debug, Args)]
+pub struct GpuArgs {
+    /// Measure GPUs that are programs on the CPU, too.
+    #[arg(long)]
+    pub allow_software: bool,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Flags of `kvasir bench experts`.

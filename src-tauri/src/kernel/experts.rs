@@ -46,6 +46,16 @@ pub enum KernelError {
         /// Types of gate, up and down.
         types: [BlockType; 3],
     },
+    /// The kernel has no code for the expert's types.
+    #[error(
+        "{device}: expected gate and up of one type and all three exact or all three float, got {types:?}: compute such experts on the CPU"
+    )]
+    Types {
+        /// The kernel's hardware.
+        device: String,
+        /// Types of gate, up and down.
+        types: [BlockType; 3],
+    },
     /// The request's rows are in a form that its experts do not read.
     #[error("expected {expected} rows for expert {expert}, got {got}")]
     Form {

@@ -14,7 +14,7 @@ use super::{AnyError, all_threads, load_model, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
 use crate::bench;
 use crate::cli::{
-    BenchCommand, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuFlags, LayerSelection, LedgerCommand,
+    BenchCommand, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuArgs, GpuFlags, LayerSelection, LedgerCommand,
     ModelCommand, WalletCommand,
 };
 use crate::demo::{self, DemoOptions};
@@ -202,6 +202,30 @@ fn bench_on_gpu(options: &bench::BenchOptions, gpu: GpuFlags, device: Device) ->
 
 fn list(numbers: &[u16]) -> Vec<usize> {
     numbers.iter().map(|n| usize::from(*n)).collect()
+}
+
+/// `kvasir gpu`.
+#[cfg(feature = "gpu")]
+pub fn gpu(args: GpuArgs) -> Result<ExitCode, AnyError> {
+    let report = crate::kernel::gpu::report(args.allow_software);
+    if args.json {
+        say(serde_json::to_string_pretty(&report)?)?
+    } else {
+        say(&report)?
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `kvasir gpu` of a program that has no GPU code.
+#[cfg(not(feature = "gpu"))]
+pub fn gpu(args: GpuArgs) -> Result<ExitCode, AnyError> {
+    let why = "this program was built without its feature gpu";
+    if args.json {
+        say(json!({"adapters": [], "why": why}))?
+    } else {
+        say(why)?
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `kvasir model …`.

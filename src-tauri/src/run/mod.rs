@@ -52,6 +52,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Demo(args))) => commands::demo(args),
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => commands::bench(command),
+        (None, Some(Command::Gpu(args))) => commands::gpu(args),
         (None, Some(Command::Model(command))) => commands::model(command),
         (None, Some(Command::Keys(command))) => serving::keys(command),
         (None, Some(Command::Wallet(command))) => commands::wallet(command),

@@ -90,7 +90,7 @@ impl Open {
         if let Some(lost) = self.device.lost() {
             return Err(lost);
         }
-        let (key, bytes) = pack(expert)?;
+        let (key, bytes) = pack(expert, &self.device.name)?;
         let resident = store.take(key)?;
         self.device.queue.write_buffer(&resident.chunk.buffer, resident.offset(), &bytes);
         // Waiting bounds the memory that uploads on their way take.
@@ -128,11 +128,6 @@ impl Open {
 
     fn wave_slots(&self) -> usize {
         (WAVE.as_nanos() as u64 / self.slot_ns.load(Relaxed).max(1)).max(1) as usize
-    }
-
-    /// Lanes of the adapter's smallest subgroups.
-    pub fn subgroup_lanes(&self) -> u32 {
-        self.device.raw.adapter_info().subgroup_min_size
     }
 
     /// Bytes that experts may still take.
@@ -252,20 +247,20 @@ fn worse(status: RowStatus, code: u32) -> RowStatus {
     }
 }
 
-/// Class of an expert.
-fn class(expert: &Expert) -> Result<ClassKey, KernelError> {
+/// Class of an expert on `device`.
+fn class(expert: &Expert, device: &str) -> Result<ClassKey, KernelError> {
     let types = expert.types();
-    let local_only = || KernelError::LocalOnly { expert: 0, types };
-    let [Some(gate), Some(up), Some(down)] = types.map(Weights::of) else { return Err(local_only()) };
-    if gate != up || gate.is_exact() != down.is_exact() {
-        return Err(local_only());
+    match types.map(Weights::of) {
+        [Some(outer), Some(up), Some(inner)] if outer == up && outer.is_exact() == inner.is_exact() => {
+            Ok(ClassKey { outer, inner, hidden: expert.hidden(), intermediate: expert.intermediate() })
+        }
+        _ => Err(KernelError::Types { device: device.to_owned(), types }),
     }
-    Ok(ClassKey { outer: gate, inner: down, hidden: expert.hidden(), intermediate: expert.intermediate() })
 }
 
-/// Class and bytes of an expert in host memory.
-fn pack(expert: &Expert) -> Result<(ClassKey, Vec<u8>), KernelError> {
-    let key = class(expert)?;
+/// Class and bytes of an expert in host memory, for `device`.
+fn pack(expert: &Expert, device: &str) -> Result<(ClassKey, Vec<u8>), KernelError> {
+    let key = class(expert, device)?;
     match (expert.exact(), expert.weights()) {
         (Some(exact), _) => Ok((key, pack_exact(key, exact))),
         (None, Some(weights)) => Ok((key, pack_float(key, weights))),
@@ -333,7 +328,7 @@ impl ExpertCompute for GpuKernel {
 
     fn place(&self, expert: Expert) -> Result<Expert, KernelError> {
         let open = self.now();
-        open.readiness.prepare(&open, class(&expert)?)?;
+        open.readiness.prepare(&open, class(&expert, &open.device.name)?)?;
         open.place(&expert)
     }
 

@@ -81,9 +81,6 @@ impl Readiness {
     /// # Errors
     /// [`KernelError::Wrong`] when no tiling is right, or the device is lost.
     pub fn prepare(&self, open: &Open, key: ClassKey) -> Result<(), KernelError> {
-        if !key.is_exact() {
-            return Ok(());
-        }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let places = [(Op::GateUp, key.outer), (Op::Down, key.inner)];
         let missing: Vec<_> = places.into_iter().filter(|place| !state.ready.contains(place)).collect();
@@ -132,7 +129,9 @@ impl<'a> Trial<'a> {
         let cached = self.readiness.cache.as_ref().map(|dir| cache::load(dir, &self.readiness.key)).unwrap_or_default();
         let mut fresh = Vec::new();
         let mut course = None;
-        for tile in self.readiness.effort.tiles.iter().copied() {
+        // Floats are for tests and small models: right is enough.
+        let tiles = if self.weights.is_exact() { self.readiness.effort.tiles } else { &[] };
+        for tile in tiles.iter().copied() {
             for op in ops {
                 match cached.iter().find(|tuned| self.fits(tuned, *op, tile)) {
                     Some(tuned) => _ = self.take(&test, *op, tile, tuned.tiling)?,
@@ -161,7 +160,7 @@ impl<'a> Trial<'a> {
         let [outer, inner] = self.key.blocks();
         Bounds {
             blocks: if op == Op::GateUp { outer } else { inner },
-            shared_blocks: self.readiness.shared_blocks,
+            shared_blocks: self.readiness.shared_blocks && self.weights.is_exact(),
             threads_max: self.open.device.limits.max_compute_invocations_per_workgroup,
         }
     }
@@ -357,6 +356,17 @@ mod tests {
             assert_eq!(chosen, untuned(TileRows::One));
         }
         test.check(TileRows::One).expect("the base still passes");
+    }
+
+    #[test]
+    fn kernels_for_floats_are_compared_with_the_cpu() {
+        let Some(found) = adapter_for_tests() else { return };
+        let open = Open::on(found, &options(None)).expect("a device");
+        for weights in [Weights::F32, Weights::F16, Weights::Bf16] {
+            let key = ClassKey { outer: weights, inner: weights, hidden: 64, intermediate: 32 };
+            assert_eq!(open.readiness.prepare(&open, key), Ok(()), "{weights}");
+        }
+        assert_eq!(open.readiness.variants().iter().filter(|v| v.chosen).count(), 3 * 2 * TileRows::ALL.len());
     }
 
     #[test]

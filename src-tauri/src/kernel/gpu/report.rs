@@ -43,7 +43,7 @@ pub struct Report {
 pub struct AdapterReport {
     /// The driver's name for it.
     pub name: String,
-    /// What `--adapter` may say.
+    /// What `--gpu` may say.
     pub identity: String,
     /// `vulkan`, `metal` or `dx12`.
     pub backend: String,

@@ -4,7 +4,7 @@
 //! where there is one. Not here: whether a candidate is right; the self-test decides that first.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::compose::{MatrixKernel, Op, TileRows, Tiling, Weights};
 use super::kernel::Open;
@@ -29,10 +29,12 @@ const EXPERTS_PER_ROW: usize = 8;
 pub(super) struct Effort {
     /// Candidates of a kernel beside the untuned tiling.
     pub candidates: usize,
-    /// Timed runs of a candidate, after one for warming up.
+    /// Timed runs of a candidate, after one that compiles.
     pub rounds: usize,
     /// Experts that are placed at most.
     pub experts: usize,
+    /// How long the device computes before anything is timed, until its clocks are up.
+    pub warm_up: Duration,
     /// Longest time for all kernels of a class.
     pub limit: Duration,
     /// Sizes of tiles that are tuned.
@@ -43,14 +45,21 @@ impl Effort {
     /// For GPUs: the tiles of decode and of large batches.
     pub const FULL: Self = Self {
         candidates: 5,
-        rounds: 5,
+        rounds: 15,
         experts: 64,
+        warm_up: Duration::from_millis(200),
         limit: Duration::from_secs(4),
         tiles: &[TileRows::One, TileRows::Sixteen],
     };
     /// For programs on the CPU, where nothing is to be won.
-    pub const SMALL: Self =
-        Self { candidates: 2, rounds: 1, experts: 2, limit: Duration::from_secs(1), tiles: &[TileRows::One] };
+    pub const SMALL: Self = Self {
+        candidates: 2,
+        rounds: 1,
+        experts: 2,
+        warm_up: Duration::ZERO,
+        limit: Duration::from_secs(1),
+        tiles: &[TileRows::One],
+    };
 }
 
 /// Threads of a workgroup, lanes, and whether eight lanes share a super-block, the most promising first.
@@ -127,7 +136,12 @@ impl<'a> Course<'a> {
         let copies = ROTATED_BYTES.min(open.room() / ROOM_PART) / key.expert_bytes() as u64;
         let copies = (copies as usize).clamp(1, effort.experts);
         let held = Held::place(open, key, &[expert], copies)?;
-        Ok(Self { open, key, held, rounds: effort.rounds, turn: Cell::new(0) })
+        let course = Self { open, key, held, rounds: effort.rounds, turn: Cell::new(0) };
+        let start = Instant::now();
+        while start.elapsed() < effort.warm_up {
+            course.run(1)?;
+        }
+        Ok(course)
     }
 
     /// Time of a request that fills tiles of one size, through the kernels that are chosen now: the median.
@@ -136,7 +150,7 @@ impl<'a> Course<'a> {
     /// The kernels do not compile, or the device is lost.
     pub fn time(&self, tile: TileRows) -> Result<Duration, KernelError> {
         let mut times = Vec::with_capacity(self.rounds);
-        // The first run compiles and warms up.
+        // The first run compiles.
         self.run(tile.count() as usize)?;
         for _ in 0..self.rounds {
             times.push(self.run(tile.count() as usize)?.0);

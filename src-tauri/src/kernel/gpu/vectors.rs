@@ -1,8 +1,9 @@
-//! Known work and the digests of its results: whether kernels compute what the numerics define.
+//! Known work and what its results must be: whether kernels compute what the numerics define.
 //!
 //! Experts and rows are random bytes of one seed, small, and reach what real ones seldom do: subnormal and zero scales,
 //! outliers, zero blocks, a row whose sums do not fit and one that no quantised row holds. The digests are those of
-//! the scalar specification, which a test below compares; they stand here so that a machine need not run it.
+//! the scalar specification, which a test below compares; they stand here so that a machine need not run it. Floats
+//! promise no bits and have no digest.
 
 use crate::kernel::experts::{Expert, KernelError};
 use crate::kernel::numerics::quantise_row;
@@ -91,10 +92,10 @@ pub(super) const fn sizes(weights: Weights) -> [usize; 2] {
     }
 }
 
-/// The experts of an exact type.
+/// The experts of a type.
 ///
 /// # Errors
-/// The type is not exact.
+/// The sizes do not fit the type.
 pub(super) fn experts(weights: Weights) -> Result<Vec<Expert>, KernelError> {
     let [hidden, intermediate] = sizes(weights);
     let mut random = SplitMix(SEED ^ weights.block_type() as u64);
@@ -123,6 +124,9 @@ const fn rows_in(tile: TileRows) -> usize {
 pub(super) fn request(weights: Weights, tile: TileRows) -> Dispatch {
     let hidden = sizes(weights)[0];
     let mut random = SplitMix(SEED ^ (u64::from(tile.count()) << 32));
+    if !weights.is_exact() {
+        return float_request(hidden, rows_in(tile), &mut random);
+    }
     let (mut wire, mut rows, mut assignments) = (Vec::new(), Vec::new(), Vec::new());
     for r in 0..rows_in(tile) {
         let kind = Kind::ALL[r % Kind::ALL.len()];
@@ -136,6 +140,20 @@ pub(super) fn request(weights: Weights, tile: TileRows) -> Dispatch {
         }));
     }
     Dispatch { lease: 0, deadline_ms: 0, hidden, rows, activations: Activations::Exact(wire.into()), assignments }
+}
+
+/// Even rows of floats.
+fn float_request(hidden: usize, count: usize, random: &mut SplitMix) -> Dispatch {
+    let gate = GateWeight { mantissa: 0, exponent: 0 };
+    let head = |r| RowHead { grid: 0, count: EXPERTS, first: r * u32::from(EXPERTS) };
+    Dispatch {
+        lease: 0,
+        deadline_ms: 0,
+        hidden,
+        rows: (0..count as u32).map(head).collect(),
+        activations: Activations::Float((0..count * hidden).map(|_| even(random.next())).collect()),
+        assignments: (0..count).flat_map(|_| (0..EXPERTS).map(|expert| Assignment { expert, gate })).collect(),
+    }
 }
 
 /// What a row is like.
@@ -156,8 +174,7 @@ impl Kind {
 
     fn element(self, i: usize, random: &mut SplitMix) -> f32 {
         let bits = random.next();
-        // Whole numbers of 24 bits, exact as f32.
-        let even = ((bits >> 40) as f32 - (1 << 23) as f32) / (1 << 22) as f32;
+        let even = even(bits);
         match self {
             Self::Even | Self::Range => even,
             Self::Outliers if bits.is_multiple_of(61) => even * 512.0,
@@ -188,7 +205,7 @@ impl Kind {
     }
 }
 
-/// Random bytes under scales of a few powers of two, some of them subnormal or zero.
+/// Random bytes under scales of a few powers of two, some of them subnormal or zero; random numbers as floats.
 pub(super) fn synthetic(
     weights: Weights,
     rows: usize,
@@ -200,7 +217,12 @@ pub(super) fn synthetic(
     let bytes = rows * ty.row_bytes(cols).ok_or_else(|| wrong.clone())?;
     let mut data = Vec::with_capacity(bytes + 8);
     while data.len() < bytes {
-        data.extend_from_slice(&random.next().to_le_bytes());
+        match weights {
+            Weights::F32 => data.extend_from_slice(&random.small().to_le_bytes()),
+            Weights::F16 => data.extend_from_slice(&half::f16::from_f32(random.small()).to_le_bytes()),
+            Weights::Bf16 => data.extend_from_slice(&half::bf16::from_f32(random.small()).to_le_bytes()),
+            _ => data.extend_from_slice(&random.next().to_le_bytes()),
+        }
     }
     data.truncate(bytes);
     let scales: &[usize] = match weights {
@@ -217,6 +239,11 @@ pub(super) fn synthetic(
     Matrix::new(ty, rows, cols, data.into()).ok_or(wrong)
 }
 
+/// A number in −2..2, of 24 bits.
+fn even(bits: u64) -> f32 {
+    ((bits >> 40) as f32 - (1 << 23) as f32) / (1 << 22) as f32
+}
+
 /// Steele, Lea and Flood's generator.
 pub(super) struct SplitMix(pub u64);
 
@@ -227,6 +254,11 @@ impl SplitMix {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// A weight of a float matrix.
+    fn small(&mut self) -> f32 {
+        even(self.next()) / 16.0
     }
 
     /// The bits of an f16 between 2^-11 and 2^-7, of either sign; one of sixteen is subnormal, one zero.
