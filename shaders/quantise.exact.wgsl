@@ -1,4 +1,4 @@
-// Inner rows, as f32 bits, to prepared rows: one workgroup per slot, one thread per step of 16 values.
+// Inner rows, as f32 bits, to prepared rows: one workgroup per slot, one thread per vector of 4 values.
 
 @group(0) @binding(0) var<uniform> shape: Shape;
 @group(0) @binding(1) var<storage, read> slots: array<vec2<u32>>; // row, gate weight and grid
@@ -10,9 +10,14 @@
 const POISON: i32 = 2;
 // F of a super-block without values.
 const EMPTY: i32 = -128;
-const STEPS: u32 = 64u;
+const THREADS: u32 = 128u;
+const STEPS: u32 = THREADS / 4u;
+const BLOCK_VECTORS: u32 = 64u;
 const BLOCKS_MAX: u32 = 32u;
 
+// Of the vectors under way: largest magnitude, then `Σ q` and `Σ |q|`.
+var<workgroup> largest: array<u32, THREADS>;
+var<workgroup> sums_of_q: array<vec2<i32>, THREADS>;
 // Of the steps under way: largest magnitude, then `scale · Σ |q|`.
 var<workgroup> of_step: array<u32, STEPS>;
 // Of all super-blocks of the row: L and E.
@@ -27,22 +32,19 @@ fn field(bits: u32) -> i32 {
     return i32((bits >> 23u) & 0xffu);
 }
 
-// One value on the grid s · 2^F, rounded half away from zero.
-fn quantised(bits: u32, f: i32, s: u32, reciprocal: u32) -> i32 {
-    let e = field(bits);
-    let down = f - (e - 150);
-    if (e == 0 || down > 24) {
-        return 0;
-    }
-    let d = u32(down);
-    let t = (significand(bits) + (s << (d - 1u))) >> d;
-    let q = i32((t * reciprocal) >> 16u);
-    return select(q, -q, (bits >> 31u) != 0u);
-}
-
-fn largest(v: vec4<u32>) -> u32 {
-    let m = v & vec4<u32>(0x7fffffffu);
-    return max(max(m.x, m.y), max(m.z, m.w));
+// Four values on the grid s · 2^F, rounded half away from zero.
+fn quantised(bits: vec4<u32>, f: i32, s: u32) -> vec4<i32> {
+    let e = vec4<i32>((bits >> vec4<u32>(23u)) & vec4<u32>(0xffu));
+    let down = f + 150 - e;
+    let d = vec4<u32>(clamp(down, vec4<i32>(1), vec4<i32>(24)));
+    let significands = (bits & vec4<u32>(0x7fffffu)) | vec4<u32>(0x800000u);
+    let t = (significands + (vec4<u32>(s) << (d - 1u))) >> d;
+    // ceil(65536 / s): with it, (t · reciprocal) >> 16 = t / s for every t that occurs (at most 2055).
+    let reciprocal = (65535u + s) / s;
+    let q = vec4<i32>((t * reciprocal) >> vec4<u32>(16u));
+    let signs = bits >= vec4<u32>(0x80000000u);
+    let nothing = (e == vec4<i32>(0)) | (down > vec4<i32>(24));
+    return select(select(q, -q, signs), vec4<i32>(0), nothing);
 }
 
 fn packed(q: vec4<i32>) -> u32 {
@@ -50,81 +52,62 @@ fn packed(q: vec4<i32>) -> u32 {
     return b.x | (b.y << 8u) | (b.z << 16u) | (b.w << 24u);
 }
 
-fn four(v: vec4<u32>, f: i32, s: u32, reciprocal: u32) -> vec4<i32> {
-    return vec4<i32>(
-        quantised(v.x, f, s, reciprocal),
-        quantised(v.y, f, s, reciprocal),
-        quantised(v.z, f, s, reciprocal),
-        quantised(v.w, f, s, reciprocal),
-    );
-}
-
-@compute @workgroup_size(STEPS)
+@compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let slot = tiles[0].y + group.x;
     let blocks = shape.inner_blocks;
     let out = slot * 4u * row_vec4s(blocks);
-    for (var first = 0u; first < 16u * blocks; first += STEPS) {
-        // Steps behind the row's end are empty; threads behind its last super-block keep nothing.
-        let step = first + t;
-        let b = step / 16u;
-        let at = (slot * blocks * 256u + 16u * step) / 4u;
-        var v0 = vec4<u32>(0u);
-        var v1 = vec4<u32>(0u);
-        var v2 = vec4<u32>(0u);
-        var v3 = vec4<u32>(0u);
-        if (16u * step < shape.inner_rows) {
-            v0 = inner[at];
-            v1 = inner[at + 1u];
-            v2 = inner[at + 2u];
-            v3 = inner[at + 3u];
+    let own_step = t / 4u;
+    let own_block = t / BLOCK_VECTORS * 16u;
+    for (var first = 0u; first < BLOCK_VECTORS * blocks; first += THREADS) {
+        // Vectors behind the row's end are empty; threads behind its last super-block keep nothing.
+        let vector = first + t;
+        let b = vector / BLOCK_VECTORS;
+        var v = vec4<u32>(0u);
+        if (4u * vector < shape.inner_rows) {
+            v = inner[slot * blocks * BLOCK_VECTORS + vector];
         }
-        let own = max(max(largest(v0), largest(v1)), max(largest(v2), largest(v3)));
-        of_step[t] = own;
+        let m = v & vec4<u32>(0x7fffffffu);
+        largest[t] = max(max(m.x, m.y), max(m.z, m.w));
+        workgroupBarrier();
+        let step_at = 4u * own_step;
+        let of_own = max(max(largest[step_at], largest[step_at + 1u]), max(largest[step_at + 2u], largest[step_at + 3u]));
+        of_step[own_step] = of_own;
         workgroupBarrier();
         var most = 0u;
         for (var i = 0u; i < 16u; i++) {
-            most = max(most, of_step[(t & 48u) + i]);
+            most = max(most, of_step[own_block + i]);
         }
-        workgroupBarrier();
 
         let e = field(most);
         let poison = e > 227;
-        let empty = e < 27 || poison;
         var f = e - 150 + select(14, 13, significand(most) <= 15605760u);
         var s = 0u;
-        var q0 = vec4<i32>(0);
-        var q1 = vec4<i32>(0);
-        var q2 = vec4<i32>(0);
-        var q3 = vec4<i32>(0);
-        if (empty) {
+        var q = vec4<i32>(0);
+        if (e < 27 || poison) {
             f = EMPTY;
-        } else if (field(own) != 0) {
-            let sh = u32(min(f - (field(own) - 150) - 10, 25));
-            s = (((significand(own) + (1u << sh) - 1u) >> sh) + 130047u) / 130048u;
-            // ceil(65536 / s): with it, (t · reciprocal) >> 16 = t / s for every t that occurs (at most 2055).
-            let reciprocal = (65535u + s) / s;
-            q0 = four(v0, f, s, reciprocal);
-            q1 = four(v1, f, s, reciprocal);
-            q2 = four(v2, f, s, reciprocal);
-            q3 = four(v3, f, s, reciprocal);
+        } else if (field(of_own) != 0) {
+            let sh = u32(min(f - (field(of_own) - 150) - 10, 25));
+            s = (((significand(of_own) + (1u << sh) - 1u) >> sh) + 130047u) / 130048u;
+            q = quantised(v, f, s);
         }
-        let q = q0 + q1 + q2 + q3;
-        let magnitudes = abs(q0) + abs(q1) + abs(q2) + abs(q3);
-        of_step[t] = s * u32(magnitudes.x + magnitudes.y + magnitudes.z + magnitudes.w);
+        let magnitudes = abs(q);
+        sums_of_q[t] = vec2<i32>(q.x + q.y + q.z + q.w, magnitudes.x + magnitudes.y + magnitudes.z + magnitudes.w);
+        workgroupBarrier();
+        let sums_of_step =
+            sums_of_q[step_at] + sums_of_q[step_at + 1u] + sums_of_q[step_at + 2u] + sums_of_q[step_at + 3u];
+        of_step[own_step] = s * u32(sums_of_step.y);
         workgroupBarrier();
         if (b < blocks) {
             let block_at = out + BLOCK_WORDS * b;
-            let j = step % 16u;
-            prepared[block_at + 4u * j] = packed(q0);
-            prepared[block_at + 4u * j + 1u] = packed(q1);
-            prepared[block_at + 4u * j + 2u] = packed(q2);
-            prepared[block_at + 4u * j + 3u] = packed(q3);
-            prepared[block_at + 64u + j] = s | (bitcast<u32>(i32(s) * (q.x + q.y + q.z + q.w)) << 16u);
-            if (j == 0u) {
+            prepared[block_at + vector % BLOCK_VECTORS] = packed(q);
+            if (t % 4u == 0u) {
+                prepared[block_at + 64u + vector / 4u % 16u] = s | (bitcast<u32>(i32(s) * sums_of_step.x) << 16u);
+            }
+            if (t % BLOCK_VECTORS == 0u) {
                 var total = 0u;
                 for (var i = 0u; i < 16u; i++) {
-                    total += of_step[(t & 48u) + i];
+                    total += of_step[own_block + i];
                 }
                 let length = 32 - i32(countLeadingZeros(total));
                 lengths[b] = length;
@@ -144,7 +127,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
     }
     let heads = out + BLOCK_WORDS * blocks;
-    for (var b = t; b < blocks; b += STEPS) {
+    for (var b = t; b < blocks; b += THREADS) {
         // A super-block without values adds nothing, whatever the shift; this one is always legal.
         let drop = select(0, top - exponents[b], lengths[b] > 0);
         prepared[heads + b] = u32(lengths[b]) | (u32(min(drop, 255)) << 8u);

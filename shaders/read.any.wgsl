@@ -1,29 +1,12 @@
 // Streams memory as the expert kernels do, in whole vectors, to find how fast it can be read; the XOR of all of it
-// proves that nothing was skipped.
-
-override WORKGROUP: u32 = 256u;
+// proves that nothing was skipped. WORKGROUP is generated in front.
 
 @group(0) @binding(0) var<storage, read> memory: array<vec4<u32>>; // any number
 @group(0) @binding(1) var<storage, read_write> sums: array<vec4<u32>>; // one per thread
-@group(0) @binding(2) var<storage, read_write> fresh: array<vec4<u32>>; // the same memory, to be filled
-
-// What `fill` leaves in place i; `bandwidth.rs` computes the same.
-fn content(i: u32) -> vec4<u32> {
-    let h = (i ^ (i >> 15u)) * 0x2c1b3c6du;
-    return vec4<u32>(h, h ^ (h >> 12u), i, ~h);
-}
-
-@compute @workgroup_size(WORKGROUP)
-fn fill(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
-    let threads = groups.x * WORKGROUP;
-    for (var i = id.x; i < arrayLength(&fresh); i += threads) {
-        fresh[i] = content(i);
-    }
-}
 
 // Neighbouring threads read neighbouring vectors, four of a thread under way at once.
 @compute @workgroup_size(WORKGROUP)
-fn stream(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
     let threads = groups.x * WORKGROUP;
     let count = arrayLength(&memory);
     var a = vec4<u32>(0u);

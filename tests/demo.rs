@@ -286,3 +286,20 @@ fn a_gpu_that_is_not_there_is_never_replaced_in_silence() {
     assert_eq!(code, Some(0), "{message}");
     assert!(message.contains("CPU because "), "{message}");
 }
+
+#[test]
+fn the_gpus_are_shown_as_one_document_whether_there_are_any_or_not() {
+    for args in [&["gpu", "--json"][..], &["gpu", "--json", "--allow-software"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = kvasir(dir.path(), args);
+        let there = command.output().unwrap();
+        // No Vulkan driver at all.
+        let none =
+            command.env("VK_DRIVER_FILES", "/nonexistent").env("VK_ICD_FILENAMES", "/nonexistent").output().unwrap();
+        for output in [there, none] {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+            assert!(document["adapters"].is_array(), "{document}");
+        }
+    }
+}

@@ -20,6 +20,7 @@ mod peer;
 mod processes;
 mod reference;
 mod refused_models;
+mod serving;
 #[cfg(feature = "gpu")]
 mod shaders;
 mod support;

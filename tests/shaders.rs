@@ -1,14 +1,21 @@
 //! Every kernel as text: parsed, validated, and translated for all three graphics systems, with and without checks.
 
+use kvasir::kernel::gpu::bandwidth::{fill_source, read_source};
 use kvasir::kernel::gpu::compose::{MatrixKernel, Op, TileRows, Tiling, Weights, quantise_source};
 use kvasir::kernel::gpu::params::{ExactShape, FloatShape};
+use kvasir::kernel::gpu::subgroups::probe_source;
 use naga::back::{hlsl, msl, spv};
 use naga::proc::BoundsCheckPolicy;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
 /// Every kernel in every tiling that a tuner may choose.
 fn sources() -> Vec<(String, String)> {
-    let mut all = vec![("quantise".to_owned(), quantise_source())];
+    let mut all = vec![
+        ("quantise".to_owned(), quantise_source()),
+        ("fill".to_owned(), fill_source(64)),
+        ("read".to_owned(), read_source(256)),
+        ("subgroups".to_owned(), probe_source().to_owned()),
+    ];
     for weights in Weights::ALL {
         for op in [Op::GateUp, Op::Down] {
             for tile in TileRows::ALL {

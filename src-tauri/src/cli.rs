@@ -2,6 +2,9 @@
 //!
 //! Nothing is decided here; `config` says what it means and `run` does it.
 
+mod api;
+mod bench;
+mod hub;
 mod layers;
 
 use std::net::SocketAddr;
@@ -12,6 +15,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::model::BlockType;
 use crate::types::PublicKey;
 
+pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
+pub use bench::BenchPrefillArgs;
+pub use hub::{HubCommand, InviteArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
@@ -67,9 +73,9 @@ pub struct RoleFlags {
     /// backbone, worker: model file (.gguf) or directory (safetensors); worker: take the slice from it instead of the link.
     #[arg(long)]
     pub model: Option<PathBuf>,
-    /// backbone: address of the completions API.
-    #[arg(long)]
-    pub api: Option<SocketAddr>,
+    /// Flags of the backbone's API.
+    #[command(flatten)]
+    pub api: ApiFlags,
     /// backbone: layers whose experts may be computed by workers.
     #[arg(long)]
     pub remote_layers: Option<LayerSelection>,
@@ -156,12 +162,17 @@ pub enum Command {
     /// Measure speed.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// The GPUs of this machine: what they are, whether their kernels are right, and how fast they are.
+    Gpu(GpuArgs),
     /// The operator's side of a hub.
     #[command(subcommand)]
     Hub(HubCommand),
     /// Look into model files.
     #[command(subcommand)]
     Model(ModelCommand),
+    /// The keys that open the backbone's API.
+    #[command(subcommand)]
+    Keys(KeysCommand),
     /// The key that is paid.
     #[command(subcommand)]
     Wallet(WalletCommand),
@@ -206,8 +217,6 @@ pub struct DemoArgs {
     pub json: bool,
 }
 
-/// State directory of the hub, where its operator's key is kept.
-pub const HUB_STATE: &str = "kvasir-state/hub";
 /// State directory of the worker, where its wallet key is kept.
 pub const WORKER_STATE: &str = "kvasir-state/worker";
 /// What the demo continues when nothing is asked for.
@@ -256,8 +265,21 @@ pub struct GenerateArgs {
 pub enum BenchCommand {
     /// Exact experts at real geometry against a plain read of their weights.
     Experts(BenchExpertsArgs),
-    /// Local and remote decode of the same model in one run.
+    /// Local and remote decode of the same model in one run; with --batch, several streams at once, all local.
     Decode(BenchDecodeArgs),
+    /// Prompts of several streams at once.
+    Prefill(BenchPrefillArgs),
+}
+
+/// Flags of `kvasir gpu`.
+#[derive(Debug, Args)]
+pub struct GpuArgs {
+    /// Measure GPUs that are programs on the CPU, too.
+    #[arg(long)]
+    pub allow_software: bool,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Flags of `kvasir bench experts`.
@@ -304,36 +326,12 @@ pub struct BenchDecodeArgs {
     /// Layers of the remote run.
     #[arg(long, default_value = "all")]
     pub remote_layers: LayerSelection,
+    /// Streams at once, e.g. 1,4,16,64, instead of the remote run.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub batch: Vec<u16>,
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,
-}
-
-/// `kvasir hub …`.
-#[derive(Debug, Subcommand)]
-pub enum HubCommand {
-    /// Print a join code: what somebody needs to work for this hub's network.
-    Invite(InviteArgs),
-}
-
-/// Flags of `kvasir hub invite`.
-#[derive(Debug, Args)]
-pub struct InviteArgs {
-    /// Directory of the hub, where its operator key is.
-    #[arg(long, env = "KVASIR_STATE", default_value = HUB_STATE)]
-    pub state: PathBuf,
-    /// Gateway that workers dial, e.g. wss://gateway.example (repeatable, tried in order).
-    #[arg(long = "gateway", required = true)]
-    pub gateways: Vec<String>,
-    /// PEM file with the certificate authority of these gateways, when it is not a public one.
-    #[arg(long)]
-    pub ca: Option<PathBuf>,
-    /// Until when the code may be taken: 30d, 12h or 45m from now. Who has joined stays.
-    #[arg(long, default_value = "30d")]
-    pub expires: String,
-    /// Write the code to this file too.
-    #[arg(long)]
-    pub file: Option<PathBuf>,
 }
 
 /// `kvasir model …`.
@@ -391,31 +389,4 @@ pub fn print_help() -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_well_formed() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn commands_read_with_their_defaults() {
-        let cli = Cli::try_parse_from(["kvasir", "demo"]).unwrap();
-        let Some(Command::Demo(demo)) = cli.command else { panic!("not the demo") };
-        assert_eq!((demo.workers, demo.tokens, demo.rtt, demo.device), (2, 32, 0.0, vec![Device::Auto]));
-        assert_eq!(demo.remote_layers, LayerSelection::All);
-        let cli = Cli::try_parse_from(["kvasir", "--headless", "hub", "--listen", "127.0.0.1:0"]).unwrap();
-        assert_eq!(cli.headless, Some(Role::Hub));
-        let cli = Cli::try_parse_from(["kvasir", "demo", "--device", "gpu,cpu", "--allow-software"]).unwrap();
-        let Some(Command::Demo(demo)) = cli.command else { panic!("not the demo") };
-        assert_eq!((demo.device, demo.gpu.allow_software), (vec![Device::Gpu, Device::Cpu], true));
-        let cli = Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q4_k,BF16"]).unwrap();
-        let Some(Command::Bench(BenchCommand::Experts(bench))) = cli.command else { panic!("not the bench") };
-        assert_eq!((bench.types, bench.rows), (vec![BlockType::Q4_K, BlockType::BF16], vec![1, 8, 64, 512]));
-        assert!(Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q9"]).is_err());
-        assert!(Cli::try_parse_from(["kvasir", "generate", "--prompt", "a", "--ids", "1"]).is_err());
-        assert!(Cli::try_parse_from(["kvasir", "demo", "--tokens", "0"]).is_err());
-    }
-}
+mod tests;

@@ -46,6 +46,16 @@ pub enum KernelError {
         /// Types of gate, up and down.
         types: [BlockType; 3],
     },
+    /// The kernel has no code for the expert's types.
+    #[error(
+        "{device}: expected gate and up of one type and all three exact or all three float, got {types:?}: compute such experts on the CPU"
+    )]
+    Types {
+        /// The kernel's hardware.
+        device: String,
+        /// Types of gate, up and down.
+        types: [BlockType; 3],
+    },
     /// The request's rows are in a form that its experts do not read.
     #[error("expected {expected} rows for expert {expert}, got {got}")]
     Form {
@@ -80,6 +90,14 @@ pub enum KernelError {
         /// What the driver said.
         reason: String,
     },
+    /// The hardware's kernels for the expert's types do not return what the numerics define.
+    #[error("{device} computes wrongly: {reason}")]
+    Wrong {
+        /// The kernel's hardware.
+        device: String,
+        /// Which kernels, and what to do.
+        reason: String,
+    },
     /// The request contradicts itself or its experts.
     #[error("{what}: expected {expected}, got {got}")]
     Request {
@@ -104,6 +122,10 @@ pub struct Expert {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "experts live in an Arc each, where the size of the other variant is no loss"
+)]
 enum Body {
     Host { weights: ExpertWeights, exact: Option<Arc<ExactExpert>>, float: Option<FloatExpert> },
     Placed(Placed),
@@ -143,11 +165,13 @@ impl Expert {
     }
 
     /// The same expert with its weights where a kernel has put them.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only a GPU has memory of its own"))]
     pub(super) fn placed_as(&self, placed: Placed) -> Self {
         Self { body: Body::Placed(placed), ..*self }
     }
 
     /// What the kernel that placed it knows.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only a GPU has memory of its own"))]
     pub(super) fn placed(&self) -> Option<&Placed> {
         match &self.body {
             Body::Placed(placed) => Some(placed),
@@ -255,7 +279,8 @@ pub trait ExpertCompute: Send + Sync {
     /// free again when the last holder of the expert lets go. A kernel computes only experts that it has placed.
     ///
     /// # Errors
-    /// [`KernelError::Full`] when there is no room, [`KernelError::Lost`] when the hardware is gone.
+    /// [`KernelError::Full`] when there is no room, [`KernelError::Lost`] when the hardware is gone,
+    /// [`KernelError::Wrong`] when it fails its self-test.
     fn place(&self, expert: Expert) -> Result<Expert, KernelError> {
         Ok(expert)
     }

@@ -10,11 +10,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::device::{self, Devices};
-use super::{AnyError, all_threads, load_model, runtime, say, tell, usage};
+use super::{AnyError, all_threads, load_model, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
 use crate::bench;
 use crate::cli::{
-    BenchCommand, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuFlags, LayerSelection, LedgerCommand,
+    BenchCommand, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuArgs, GpuFlags, LayerSelection, LedgerCommand,
     ModelCommand, WalletCommand,
 };
 use crate::demo::{self, DemoOptions};
@@ -129,6 +129,12 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             let found = bench_experts(args)?;
             if json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
         }
+        BenchCommand::Decode(args) if !args.batch.is_empty() => {
+            batches(bench::Phase::Decode, args.model.as_deref(), &args.batch, args.tokens, args.json)?;
+        }
+        BenchCommand::Prefill(args) => {
+            batches(bench::Phase::Prefill, args.model.as_deref(), &args.batch, args.tokens, args.json)?;
+        }
         BenchCommand::Decode(args) => {
             let model = load_model(args.model.as_deref())?;
             let options = bench::DecodeOptions {
@@ -143,6 +149,24 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Several streams at once.
+fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &[u16], tokens: u32, json: bool) -> Result<(), AnyError> {
+    let options = bench::BatchOptions {
+        model: load_model(model)?,
+        compute: device::cpu(all_threads())?,
+        phase,
+        batches: sizes.iter().map(|size| usize::from(*size)).collect(),
+        tokens: tokens as usize,
+    };
+    let found = runtime()?.block_on(bench::batches(options))?;
+    if json {
+        say(serde_json::to_string_pretty(&found)?)?
+    } else {
+        say(&found)?
+    }
+    Ok(())
 }
 
 /// `kvasir bench experts`.
@@ -162,7 +186,7 @@ fn bench_on_gpu(options: &bench::BenchOptions, gpu: GpuFlags, device: Device) ->
     let wanted = device::Wanted { gpu, ..Default::default() };
     match bench::experts_on_gpu(options, &wanted.options()) {
         Err(error) if device == Device::Auto => {
-            tell(format_args!("CPU because {error}"))?;
+            super::tell(format_args!("CPU because {error}"))?;
             Ok(bench::experts_on_cpu(options)?)
         }
         found => Ok(found?),
@@ -178,6 +202,30 @@ fn bench_on_gpu(options: &bench::BenchOptions, gpu: GpuFlags, device: Device) ->
 
 fn list(numbers: &[u16]) -> Vec<usize> {
     numbers.iter().map(|n| usize::from(*n)).collect()
+}
+
+/// `kvasir gpu`.
+#[cfg(feature = "gpu")]
+pub fn gpu(args: GpuArgs) -> Result<ExitCode, AnyError> {
+    let report = crate::kernel::gpu::report(args.allow_software);
+    if args.json {
+        say(serde_json::to_string_pretty(&report)?)?
+    } else {
+        say(&report)?
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `kvasir gpu` of a program that has no GPU code.
+#[cfg(not(feature = "gpu"))]
+pub fn gpu(args: GpuArgs) -> Result<ExitCode, AnyError> {
+    let why = "this program was built without its feature gpu";
+    if args.json {
+        say(json!({"adapters": [], "why": why}))?
+    } else {
+        say(why)?
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `kvasir model …`.

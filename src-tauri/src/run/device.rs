@@ -29,6 +29,7 @@ pub(super) fn cpu(threads: usize) -> Result<Arc<dyn ExpertCompute>, AnyError> {
 
 /// Which GPU, and how much of it.
 #[derive(Clone, Default)]
+#[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "wishes that only a GPU can meet"))]
 pub(super) struct Wanted {
     pub gpu: GpuFlags,
     /// Most bytes of its memory.

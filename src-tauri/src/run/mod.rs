@@ -8,6 +8,7 @@ mod commands;
 mod device;
 mod invite;
 mod roles;
+mod serving;
 
 use std::error::Error;
 use std::io::Write;
@@ -54,8 +55,10 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Demo(args))) => commands::demo(args),
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => commands::bench(command),
+        (None, Some(Command::Gpu(args))) => commands::gpu(args),
         (None, Some(Command::Hub(command))) => invite::hub(command),
         (None, Some(Command::Model(command))) => commands::model(command),
+        (None, Some(Command::Keys(command))) => serving::keys(command),
         (None, Some(Command::Wallet(command))) => commands::wallet(command),
         (None, Some(Command::Ledger(command))) => commands::ledger(command),
         #[cfg(feature = "desktop")]

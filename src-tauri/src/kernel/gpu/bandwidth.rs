@@ -3,13 +3,15 @@
 //! Decoding reads every weight once per step, so that this speed, and not the data sheet's, bounds it. What was read
 //! is added up and compared, so that a driver cannot leave the reads out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use wgpu::{BufferUsages, DeviceType};
+use wgpu::BufferUsages;
 
 use super::GpuError;
 use super::adapters::Found;
+use super::device::Device;
 use super::scratch::Scratch;
 
 /// What is read: far more than a cache holds.
@@ -40,19 +42,31 @@ pub struct ReadSpeed {
     pub device_clock: bool,
 }
 
+/// The WGSL that fills memory, by workgroups of so many threads.
+#[must_use]
+pub fn fill_source(workgroup: u32) -> String {
+    format!("const WORKGROUP: u32 = {workgroup}u;\n{}", include_str!("../../../../shaders/fill.any.wgsl"))
+}
+
+/// The WGSL that reads it.
+#[must_use]
+pub fn read_source(workgroup: u32) -> String {
+    format!("const WORKGROUP: u32 = {workgroup}u;\n{}", include_str!("../../../../shaders/read.any.wgsl"))
+}
+
 /// Measures how fast `found` reads its memory.
 ///
 /// # Errors
-/// The device cannot be had or is lost, or what it read is not what was there.
+/// The device cannot be had, has no room or is lost, or what it read is not what was there.
 pub fn measure(found: &Found) -> Result<ReadSpeed, GpuError> {
-    measure_on(&Scratch::open(found)?, found)
+    measure_on(&Scratch::new(Arc::new(Device::open(&found.adapter, false)?)), found)
 }
 
-/// The same on an open device.
+/// The same on an opened device.
 pub(super) fn measure_on(scratch: &Scratch, found: &Found) -> Result<ReadSpeed, GpuError> {
-    let is_software = found.info.device_type == DeviceType::Cpu;
+    let is_software = found.is_software();
     let wanted = if is_software { READ_BYTES_SOFTWARE } else { READ_BYTES };
-    let limits = scratch.device.limits();
+    let limits = &scratch.device.limits;
     let room = wanted
         .min(limits.max_storage_buffer_binding_size)
         .min(limits.max_buffer_size)
@@ -63,21 +77,20 @@ pub(super) fn measure_on(scratch: &Scratch, found: &Found) -> Result<ReadSpeed, 
     }
     let bytes = count * VEC4_BYTES;
     let threads = if is_software { THREADS_SOFTWARE } else { THREADS };
-    let source = include_str!("../../../../shaders/read.any.wgsl");
     let memory = scratch.buffer("memory", bytes, BufferUsages::STORAGE)?;
     let sums_usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC;
     let sums = scratch.buffer("sums", u64::from(threads) * VEC4_BYTES, sums_usage)?;
 
-    let fill = scratch.pipeline("read.any fill", source, "fill", &[("WORKGROUP", f64::from(WORKGROUPS[0]))])?;
-    scratch.run(&fill, &scratch.bind(&fill, &[(2, &memory)]), threads / WORKGROUPS[0])?;
+    let fill = scratch.shader("fill", &fill_source(WORKGROUPS[0]), &[true])?;
+    scratch.run(&fill, &scratch.bind(&fill, &[&memory]), threads / WORKGROUPS[0])?;
     // Below 2^32: a binding has less than 2^36 bytes.
     let expected = (0..count as u32).map(content).fold([0; 4], xor);
 
     let mut best: Option<(Duration, u32)> = None;
     for workgroup in WORKGROUPS {
-        let label = format!("read.any by {workgroup}");
-        let read = scratch.pipeline(&label, source, "stream", &[("WORKGROUP", f64::from(workgroup))])?;
-        let bound = scratch.bind(&read, &[(0, &memory), (1, &sums)]);
+        let label = format!("read by {workgroup} threads");
+        let read = scratch.shader(&label, &read_source(workgroup), &[false, true])?;
+        let bound = scratch.bind(&read, &[&memory, &sums]);
         let mut times = (0..ROUNDS)
             .map(|_| scratch.run(&read, &bound, threads / workgroup))
             .collect::<Result<Vec<_>, _>>()?
@@ -115,12 +128,12 @@ fn xor(a: [u32; 4], b: [u32; 4]) -> [u32; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::gpu::tests::adapter_for_tests;
+    use crate::kernel::gpu::tests::scratch_for_tests;
 
     #[test]
     fn memory_is_read_at_some_speed_and_what_was_read_is_checked() {
-        let Some(found) = adapter_for_tests() else { return };
-        let speed = measure(&found).expect("a measurement");
+        let Some((scratch, found)) = scratch_for_tests() else { return };
+        let speed = measure_on(&scratch, &found).expect("a measurement");
         assert!(speed.gb_per_s > 0.0 && speed.gb_per_s.is_finite(), "{speed:?}");
         assert!(speed.bytes >= 1 << 20, "{speed:?}");
         println!("{}: {speed:?}", found.label());

@@ -7,15 +7,18 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use super::adapters::Found;
 use super::compose::Weights;
 use super::device::Device;
 use super::layout::{ClassKey, pack_exact, pack_float, prepare_float_row, prepare_row};
 use super::memory::Budget;
 use super::pipelines::Pipelines;
 use super::plan::{Plan, Work};
+use super::readiness::Readiness;
+use super::scratch::Scratch;
 use super::store::{Resident, Store};
 use super::thread::{self, Done, Job};
-use super::{GpuError, GpuOptions, adapters};
+use super::{GpuError, GpuOptions, adapters, subgroups};
 use crate::kernel::batch::{self, ExactBatch, Slot};
 use crate::kernel::experts::{Expert, ExpertCompute, ExpertSource, KernelError};
 use crate::kernel::float_form;
@@ -36,6 +39,7 @@ const OFFERED: u64 = 246;
 pub(super) struct Open {
     pub device: Arc<Device>,
     pub pipelines: Arc<Pipelines>,
+    pub readiness: Readiness,
     store: Store,
     jobs: SyncSender<Job>,
     /// Nanoseconds that a slot takes, as measured of late.
@@ -53,9 +57,15 @@ pub struct GpuKernel {
 impl Open {
     /// Opens the adapter that `options` choose.
     pub fn new(options: &GpuOptions, patience: Duration) -> Result<Arc<Self>, GpuError> {
-        let found = adapters::detect(options, patience)?;
+        Self::on(adapters::detect(options, patience)?, options)
+    }
+
+    /// Opens the adapter that was found.
+    pub fn on(found: Found, options: &GpuOptions) -> Result<Arc<Self>, GpuError> {
         let device = Arc::new(Device::open(&found.adapter, options.checked)?);
         let pipelines = Arc::new(Pipelines::new(Arc::clone(&device))?);
+        let seen = subgroups::probe(&Scratch::new(Arc::clone(&device)))?;
+        let readiness = Readiness::new(&found, seen, options.cache.clone());
         let (adapter, cap) = (found.adapter, options.memory_bytes);
         let room = move |taken: u64| {
             let budget = Budget::of(&adapter);
@@ -67,16 +77,21 @@ impl Open {
         let store = Store::new(Arc::clone(&device), Box::new(room));
         let refused = |error: KernelError| GpuError::Device { adapter: device.name.clone(), reason: error.to_string() };
         let jobs = thread::start(Arc::clone(&device), Arc::clone(&pipelines)).map_err(refused)?;
-        Ok(Arc::new(Self { device, pipelines, store, jobs, slot_ns: AtomicU64::new(SLOT_NS_FIRST) }))
+        Ok(Arc::new(Self { device, pipelines, readiness, store, jobs, slot_ns: AtomicU64::new(SLOT_NS_FIRST) }))
     }
 
     /// Uploads an expert.
     pub fn place(&self, expert: &Expert) -> Result<Expert, KernelError> {
+        self.place_in(&self.store, expert)
+    }
+
+    /// Uploads an expert to a place in `store`, which belongs to this device.
+    pub fn place_in(&self, store: &Store, expert: &Expert) -> Result<Expert, KernelError> {
         if let Some(lost) = self.device.lost() {
             return Err(lost);
         }
-        let (key, bytes) = pack(expert)?;
-        let resident = self.store.take(key)?;
+        let (key, bytes) = pack(expert, &self.device.name)?;
+        let resident = store.take(key)?;
         self.device.queue.write_buffer(&resident.chunk.buffer, resident.offset(), &bytes);
         // Waiting bounds the memory that uploads on their way take.
         self.device.wait(self.device.queue.submit([]))?;
@@ -115,9 +130,9 @@ impl Open {
         (WAVE.as_nanos() as u64 / self.slot_ns.load(Relaxed).max(1)).max(1) as usize
     }
 
-    /// Lanes of the adapter's smallest subgroups.
-    pub fn subgroup_lanes(&self) -> u32 {
-        self.device.raw.adapter_info().subgroup_min_size
+    /// Bytes that experts may still take.
+    pub fn room(&self) -> u64 {
+        self.store.room()
     }
 
     fn alignment(&self) -> usize {
@@ -232,15 +247,20 @@ fn worse(status: RowStatus, code: u32) -> RowStatus {
     }
 }
 
-/// Class and bytes of an expert in host memory.
-fn pack(expert: &Expert) -> Result<(ClassKey, Vec<u8>), KernelError> {
+/// Class of an expert on `device`.
+fn class(expert: &Expert, device: &str) -> Result<ClassKey, KernelError> {
     let types = expert.types();
-    let local_only = || KernelError::LocalOnly { expert: 0, types };
-    let [Some(gate), Some(up), Some(down)] = types.map(Weights::of) else { return Err(local_only()) };
-    if gate != up || gate.is_exact() != down.is_exact() {
-        return Err(local_only());
+    match types.map(Weights::of) {
+        [Some(outer), Some(up), Some(inner)] if outer == up && outer.is_exact() == inner.is_exact() => {
+            Ok(ClassKey { outer, inner, hidden: expert.hidden(), intermediate: expert.intermediate() })
+        }
+        _ => Err(KernelError::Types { device: device.to_owned(), types }),
     }
-    let key = ClassKey { outer: gate, inner: down, hidden: expert.hidden(), intermediate: expert.intermediate() };
+}
+
+/// Class and bytes of an expert in host memory, for `device`.
+fn pack(expert: &Expert, device: &str) -> Result<(ClassKey, Vec<u8>), KernelError> {
+    let key = class(expert, device)?;
     match (expert.exact(), expert.weights()) {
         (Some(exact), _) => Ok((key, pack_exact(key, exact))),
         (None, Some(weights)) => Ok((key, pack_float(key, weights))),
@@ -307,7 +327,9 @@ impl ExpertCompute for GpuKernel {
     }
 
     fn place(&self, expert: Expert) -> Result<Expert, KernelError> {
-        self.now().place(&expert)
+        let open = self.now();
+        open.readiness.prepare(&open, class(&expert, &open.device.name)?)?;
+        open.place(&expert)
     }
 
     fn memory_bytes(&self) -> Option<u64> {

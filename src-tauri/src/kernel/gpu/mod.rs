@@ -5,6 +5,7 @@
 
 pub mod adapters;
 pub mod bandwidth;
+mod cache;
 pub mod choice;
 pub mod compose;
 mod device;
@@ -15,17 +16,24 @@ pub mod memory;
 pub mod params;
 mod pipelines;
 mod plan;
+mod readiness;
+mod report;
 mod scratch;
+mod selftest;
 mod slots;
 mod store;
 pub mod subgroups;
 pub mod surroundings;
 mod thread;
+mod tune;
+mod vectors;
 
 use std::path::PathBuf;
 
 pub use error::GpuError;
 pub use kernel::GpuKernel;
+pub use readiness::Variant;
+pub use report::{AdapterReport, Measured, Report, Throughput, TypeResult, report, report_with};
 
 /// Which adapter to use, and how much of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -1,64 +1,44 @@
-//! A device for measurements and probes: one pipeline at a time, timed by the device's own clock where it has one.
-//!
-//! Every wait has a limit, so that a driver which hangs ends in an error. Not here: the device that serves requests.
+//! Single launches on an opened device, timed by its own clock where it has one: for measurements and probes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wgpu::{
-    BindGroup, Buffer, BufferDescriptor, BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor,
-    ComputePassTimestampWrites, ComputePipeline, ComputePipelineDescriptor, Device, DeviceDescriptor, ErrorFilter,
-    Features, MapMode, PollType, QuerySet, QuerySetDescriptor, QueryType, Queue, ShaderModuleDescriptor,
-    ShaderRuntimeChecks, ShaderSource,
+    BindGroup, Buffer, BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor, ComputePassTimestampWrites,
+    ComputePipeline, MapMode, QuerySet, QuerySetDescriptor, QueryType,
 };
 
 use super::GpuError;
-use super::adapters::Found;
+use super::device::Device;
+use crate::kernel::KernelError;
 
-/// Longest that one submission may take: software devices are slow, and beyond this a driver hangs.
-const SUBMISSION_MAX: Duration = Duration::from_secs(30);
 /// Two timestamps of 8 bytes.
 const STAMPS_BYTES: u64 = 16;
 
-/// An open device.
+/// See the module.
 pub(super) struct Scratch {
-    pub device: Device,
-    pub queue: Queue,
-    adapter: String,
+    pub device: Arc<Device>,
     stamps: Option<Stamps>,
-    /// What the driver reported outside the calls that ask for errors.
-    trouble: Arc<Mutex<Option<String>>>,
 }
 
 struct Stamps {
     set: QuerySet,
     resolved: Buffer,
     readable: Buffer,
-    period_ns: f64,
+}
+
+/// A compiled shader and the layout of what it binds.
+pub(super) struct Shader {
+    pipeline: ComputePipeline,
+    layout: wgpu::BindGroupLayout,
+    label: String,
 }
 
 impl Scratch {
-    /// Opens a device with everything that the probes use and the adapter has.
-    pub fn open(found: &Found) -> Result<Self, GpuError> {
-        let wanted = (Features::SUBGROUP | Features::TIMESTAMP_QUERY) & found.adapter.features();
-        let descriptor = DeviceDescriptor {
-            label: Some("probe"),
-            required_features: wanted,
-            required_limits: found.adapter.limits(),
-            ..DeviceDescriptor::default()
-        };
-        let refused = |e: wgpu::RequestDeviceError| GpuError::Device { adapter: found.label(), reason: e.to_string() };
-        let (device, queue) = pollster::block_on(found.adapter.request_device(&descriptor)).map_err(refused)?;
-        let trouble = Arc::new(Mutex::new(None));
-        let note = |trouble: &Arc<Mutex<Option<String>>>, text: String| {
-            let mut noted = trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            noted.get_or_insert(text);
-        };
-        let (errors, loss) = (trouble.clone(), trouble.clone());
-        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| note(&errors, e.to_string())));
-        device.set_device_lost_callback(move |reason, text| note(&loss, format!("{reason:?} {text}")));
-        let stamps = wanted.contains(Features::TIMESTAMP_QUERY).then(|| Stamps::new(&device, &queue));
-        Ok(Self { device, queue, adapter: found.label(), stamps, trouble })
+    /// Launches on `device`.
+    pub fn new(device: Arc<Device>) -> Self {
+        let stamps = device.has_timestamps().then(|| Stamps::new(&device)).flatten();
+        Self { device, stamps }
     }
 
     /// Whether times are the device's own.
@@ -66,146 +46,112 @@ impl Scratch {
         self.stamps.is_some()
     }
 
-    /// Compiles one entry point; bounds are not checked, so that its indices must be sound.
-    pub fn pipeline(
-        &self,
-        label: &str,
-        source: &str,
-        entry: &str,
-        constants: &[(&str, f64)],
-    ) -> Result<ComputePipeline, GpuError> {
-        let scope = self.device.push_error_scope(ErrorFilter::Validation);
-        let descriptor = ShaderModuleDescriptor { label: Some(label), source: ShaderSource::Wgsl(source.into()) };
-        // SAFETY: the shaders of this program index only below the lengths of their arrays, and their loops end.
-        #[expect(unsafe_code, reason = "checks in the inner loop would be measured too")]
-        let module = unsafe { self.device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked()) };
-        let pipeline = self.device.create_compute_pipeline(&ComputePipelineDescriptor {
-            label: Some(label),
-            layout: None,
-            module: &module,
-            entry_point: Some(entry),
-            compilation_options: wgpu::PipelineCompilationOptions {
-                constants,
-                zero_initialize_workgroup_memory: false,
-            },
-            cache: None,
-        });
-        match pollster::block_on(scope.pop()) {
-            Some(error) => Err(GpuError::Shader { label: label.into(), reason: error.to_string() }),
-            None => Ok(pipeline),
-        }
+    /// Compiles `source`, whose bindings from 0 on are storage buffers that are written or only read.
+    ///
+    /// # Errors
+    /// [`GpuError::Shader`].
+    pub fn shader(&self, label: &str, source: &str, written: &[bool]) -> Result<Shader, GpuError> {
+        let bindings: Vec<_> = written.iter().map(|w| Some(*w)).collect();
+        let (layout, around) = self.device.layout(label, &bindings, None);
+        Ok(Shader { pipeline: self.device.pipeline(label, source, &around)?, layout, label: label.to_owned() })
     }
 
     /// Memory of the device.
-    pub fn buffer(&self, label: &str, size: u64, usage: BufferUsages) -> Result<Buffer, GpuError> {
-        let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
-        let descriptor = BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false };
-        let buffer = self.device.create_buffer(&descriptor);
-        match pollster::block_on(scope.pop()) {
-            Some(_) => Err(GpuError::Memory { adapter: self.adapter.clone(), wanted: size, free: 0 }),
-            None => Ok(buffer),
-        }
+    ///
+    /// # Errors
+    /// [`GpuError::Memory`].
+    pub fn buffer(&self, label: &str, bytes: u64, usage: BufferUsages) -> Result<Buffer, GpuError> {
+        let adapter = self.device.name.clone();
+        self.device.buffer(label, bytes, usage).ok_or(GpuError::Memory { adapter, wanted: bytes, free: 0 })
     }
 
-    /// Binds buffers to the numbers in the shader.
-    pub fn bind(&self, pipeline: &ComputePipeline, buffers: &[(u32, &Buffer)]) -> BindGroup {
-        let entries: Vec<_> = buffers
-            .iter()
-            .map(|(binding, buffer)| wgpu::BindGroupEntry { binding: *binding, resource: buffer.as_entire_binding() })
+    /// Binds buffers to a shader's bindings from 0 on.
+    pub fn bind(&self, shader: &Shader, buffers: &[&Buffer]) -> BindGroup {
+        let entries: Vec<_> = (0..)
+            .zip(buffers)
+            .map(|(binding, buffer)| wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() })
             .collect();
-        let layout = pipeline.get_bind_group_layout(0);
-        self.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries })
+        let (label, layout) = (Some(shader.label.as_str()), &shader.layout);
+        self.device.raw.create_bind_group(&wgpu::BindGroupDescriptor { label, layout, entries: &entries })
     }
 
     /// Runs `groups` workgroups and waits; the time is that of the device where it has a clock.
-    pub fn run(&self, pipeline: &ComputePipeline, bound: &BindGroup, groups: u32) -> Result<Duration, GpuError> {
-        let mut encoder = self.device.create_command_encoder(&CommandEncoderDescriptor::default());
-        let writes = self.stamps.as_ref().map(|s| ComputePassTimestampWrites {
-            query_set: &s.set,
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`].
+    pub fn run(&self, shader: &Shader, bound: &BindGroup, groups: u32) -> Result<Duration, GpuError> {
+        let mut encoder = self.device.raw.create_command_encoder(&CommandEncoderDescriptor::default());
+        let timestamp_writes = self.stamps.as_ref().map(|stamps| ComputePassTimestampWrites {
+            query_set: &stamps.set,
             beginning_of_pass_write_index: Some(0),
             end_of_pass_write_index: Some(1),
         });
-        {
-            let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor { label: None, timestamp_writes: writes });
-            pass.set_pipeline(pipeline);
-            pass.set_bind_group(0, bound, &[]);
-            pass.dispatch_workgroups(groups, 1, 1);
-        }
+        let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor { label: None, timestamp_writes });
+        pass.set_pipeline(&shader.pipeline);
+        pass.set_bind_group(0, bound, &[]);
+        pass.dispatch_workgroups(groups, 1, 1);
+        drop(pass);
         if let Some(stamps) = &self.stamps {
             encoder.resolve_query_set(&stamps.set, 0..2, &stamps.resolved, 0);
             encoder.copy_buffer_to_buffer(&stamps.resolved, 0, &stamps.readable, 0, STAMPS_BYTES);
         }
         let start = Instant::now();
-        self.queue.submit([encoder.finish()]);
-        self.wait()?;
+        self.submit(encoder)?;
         let wall = start.elapsed();
         let Some(stamps) = &self.stamps else { return Ok(wall) };
         let ticks = self.map(&stamps.readable)?;
         let (ticks, _) = ticks.as_chunks::<8>();
         let [begin, end] = [0, 1].map(|i| ticks.get(i).map_or(0, |t| u64::from_le_bytes(*t)));
-        let ns = end.saturating_sub(begin) as f64 * stamps.period_ns;
+        let ns = end.saturating_sub(begin) as f64 * f64::from(self.device.timestamp_ns);
         // Some drivers offer timestamps that stand still.
         Ok(if ns > 0.0 { Duration::from_nanos(ns as u64).min(wall) } else { wall })
     }
 
     /// What a buffer holds, whose usage must include `COPY_SRC`.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`], or no memory for a copy.
     pub fn read(&self, buffer: &Buffer) -> Result<Vec<u8>, GpuError> {
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
         let readable = self.buffer("readable", buffer.size(), usage)?;
-        let mut encoder = self.device.create_command_encoder(&CommandEncoderDescriptor::default());
+        let mut encoder = self.device.raw.create_command_encoder(&CommandEncoderDescriptor::default());
         encoder.copy_buffer_to_buffer(buffer, 0, &readable, 0, buffer.size());
-        self.queue.submit([encoder.finish()]);
+        self.submit(encoder)?;
         self.map(&readable)
     }
 
+    fn submit(&self, encoder: wgpu::CommandEncoder) -> Result<(), GpuError> {
+        let submission = self.device.queue.submit([encoder.finish()]);
+        self.device.wait(submission).map_err(|error| self.lost(&error))
+    }
+
     fn map(&self, buffer: &Buffer) -> Result<Vec<u8>, GpuError> {
-        let (told, tells) = std::sync::mpsc::sync_channel(1);
-        buffer.slice(..).map_async(MapMode::Read, move |outcome| {
-            let _ = told.send(outcome);
-        });
-        self.wait()?;
-        match tells.try_recv() {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => return Err(self.lost(e.to_string())),
-            Err(_) => return Err(self.lost("a buffer was never mapped")),
-        }
+        buffer.slice(..).map_async(MapMode::Read, |_| ());
+        // The callback runs in here; whether it was a success shows when the range is asked for.
+        self.device.wait(self.device.queue.submit([])).map_err(|error| self.lost(&error))?;
         let bytes = buffer.slice(..).get_mapped_range().map(|view| view.to_vec());
         buffer.unmap();
-        bytes.map_err(|e| self.lost(e.to_string()))
+        bytes.map_err(|error| self.lost(&self.device.give_up(&error.to_string())))
     }
 
-    fn wait(&self) -> Result<(), GpuError> {
-        let waited = self.device.poll(PollType::Wait { submission_index: None, timeout: Some(SUBMISSION_MAX) });
-        let trouble = self.trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        match (waited, trouble) {
-            (_, Some(reason)) => Err(self.lost(reason)),
-            (Err(e), None) => Err(self.lost(e.to_string())),
-            (Ok(_), None) => Ok(()),
-        }
-    }
-
-    fn lost(&self, reason: impl Into<String>) -> GpuError {
-        GpuError::Lost { adapter: self.adapter.clone(), reason: reason.into() }
+    fn lost(&self, error: &KernelError) -> GpuError {
+        let reason = match error {
+            KernelError::Lost { reason, .. } => reason.clone(),
+            other => other.to_string(),
+        };
+        GpuError::Lost { adapter: self.device.name.clone(), reason }
     }
 }
 
 impl Stamps {
-    fn new(device: &Device, queue: &Queue) -> Self {
-        let set = device.create_query_set(&QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: 2 });
-        let buffer = |usage| {
-            let usage = usage | BufferUsages::COPY_DST;
-            device.create_buffer(&BufferDescriptor {
-                label: None,
-                size: STAMPS_BYTES,
-                usage,
-                mapped_at_creation: false,
-            })
-        };
-        Self {
-            set,
-            resolved: buffer(BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC),
-            readable: buffer(BufferUsages::MAP_READ),
-            period_ns: f64::from(queue.get_timestamp_period()),
-        }
+    fn new(device: &Device) -> Option<Self> {
+        let descriptor = QuerySetDescriptor { label: Some("launch"), ty: QueryType::Timestamp, count: 2 };
+        let resolve = BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC;
+        let read = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+        Some(Self {
+            set: device.raw.create_query_set(&descriptor),
+            resolved: device.buffer("times", STAMPS_BYTES, resolve)?,
+            readable: device.buffer("times", STAMPS_BYTES, read)?,
+        })
     }
 }

@@ -95,6 +95,7 @@ impl Store {
     }
 
     /// Bytes of all chunks.
+    #[cfg(test)]
     pub fn taken(&self) -> u64 {
         self.taken.load(SeqCst)
     }

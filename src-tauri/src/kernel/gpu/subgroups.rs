@@ -4,7 +4,6 @@ use serde::Serialize;
 use wgpu::{BufferUsages, Features};
 
 use super::GpuError;
-use super::adapters::Found;
 use super::scratch::Scratch;
 
 /// Threads of a workgroup of the probe, as `shaders/probe.subgroup.wgsl` says.
@@ -21,24 +20,30 @@ pub struct Subgroups {
     pub eight_lanes_ok: bool,
 }
 
-/// Probes the subgroups of `found`; `None` when it has none.
-///
-/// # Errors
-/// The device cannot be had or is lost.
-pub fn probe(found: &Found) -> Result<Option<Subgroups>, GpuError> {
-    probe_on(&Scratch::open(found)?)
+/// The WGSL of the probe.
+#[must_use]
+pub const fn probe_source() -> &'static str {
+    include_str!("../../../../shaders/probe.subgroup.wgsl")
 }
 
-/// The same on an open device.
-pub(super) fn probe_on(scratch: &Scratch) -> Result<Option<Subgroups>, GpuError> {
-    if !scratch.device.features().contains(Features::SUBGROUP) {
+/// Probes the subgroups of a device; `None` when it has none, or cannot compile the probe.
+///
+/// # Errors
+/// The device is lost.
+pub(super) fn probe(scratch: &Scratch) -> Result<Option<Subgroups>, GpuError> {
+    if !scratch.device.features.contains(Features::SUBGROUP) {
         return Ok(None);
     }
-    let source = include_str!("../../../../shaders/probe.subgroup.wgsl");
-    let pipeline = scratch.pipeline("probe.subgroup", source, "main", &[])?;
+    let shader = match scratch.shader("subgroups", probe_source(), &[true]) {
+        Ok(shader) => shader,
+        Err(error) => {
+            tracing::warn!(%error, "kernels do without subgroups");
+            return Ok(None);
+        }
+    };
     let bytes = 16 * WORKGROUP as u64 * u64::from(GROUPS);
     let seen = scratch.buffer("seen", bytes, BufferUsages::STORAGE | BufferUsages::COPY_SRC)?;
-    scratch.run(&pipeline, &scratch.bind(&pipeline, &[(0, &seen)]), GROUPS)?;
+    scratch.run(&shader, &scratch.bind(&shader, &[&seen]), GROUPS)?;
     let threads: Vec<Seen> = scratch.read(&seen)?.as_chunks::<16>().0.iter().map(Seen::new).collect();
     Ok(Some(Subgroups {
         size: threads.iter().map(|t| t.size).min().unwrap_or(0),
@@ -73,7 +78,7 @@ fn are_eight_neighbours(threads: &[Seen; 8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::gpu::tests::adapter_for_tests;
+    use crate::kernel::gpu::tests::scratch_for_tests;
 
     fn eight(first: u32) -> [Seen; 8] {
         std::array::from_fn(|i| Seen { lane: first + i as u32, size: 16, sum: 36, own: i as u32 + 1 })
@@ -94,8 +99,8 @@ mod tests {
 
     #[test]
     fn the_probe_agrees_with_the_range_that_the_driver_tells() {
-        let Some(found) = adapter_for_tests() else { return };
-        let Some(seen) = probe(&found).expect("a probe") else { return };
+        let Some((scratch, found)) = scratch_for_tests() else { return };
+        let Some(seen) = probe(&scratch).expect("a probe") else { return };
         let told = found.info.subgroup_min_size..=found.info.subgroup_max_size;
         assert!(told.contains(&seen.size), "expected a size in {told:?}, got {seen:?}");
         println!("{}: {seen:?}", found.label());

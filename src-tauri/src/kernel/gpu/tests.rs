@@ -1,10 +1,13 @@
 //! What needs an adapter: skipped without one, unless `KVASIR_REQUIRE_GPU=1`.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::GpuOptions;
 use super::adapters::{Found, detect, survey};
+use super::device::Device;
+use super::scratch::Scratch;
+use super::{GpuOptions, report};
 
 /// An adapter for a test, software ones too; `None` = skip the test, whose reason is printed.
 pub(super) fn adapter_for_tests() -> Option<Found> {
@@ -17,6 +20,13 @@ pub(super) fn adapter_for_tests() -> Option<Found> {
             None
         }
     }
+}
+
+/// The same, opened for single launches.
+pub(super) fn scratch_for_tests() -> Option<(Scratch, Found)> {
+    let found = adapter_for_tests()?;
+    let device = Device::open(&found.adapter, true).expect("a device");
+    Some((Scratch::new(Arc::new(device)), found))
 }
 
 #[test]
@@ -45,6 +55,7 @@ fn look_round() {
     let found = survey(&GpuOptions::default());
     assert!(found.usable.is_empty() && found.passed_over.is_empty());
     println!("{}", found.no_adapter(&GpuOptions::default()));
+    println!("{}", serde_json::to_string(&report(false)).expect("JSON"));
 }
 
 #[test]
@@ -59,4 +70,5 @@ fn a_machine_without_drivers_is_told_so() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("expected a GPU, got none: "), "{text}");
+    assert!(text.contains(r#"{"adapters":[],"why":"expected a GPU"#), "{text}");
 }

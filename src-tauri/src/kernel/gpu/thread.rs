@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::compose::Op;
@@ -108,11 +108,8 @@ impl Thread {
                     Err(_) => return,
                 }
             } else {
-                match queue.try_recv() {
-                    Ok(job) => Some(job),
-                    // The last sender is gone; what flies is still answered.
-                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-                }
+                // Also when the last sender is gone: what flies is still answered.
+                queue.try_recv().ok()
             };
             let Some(job) = job else {
                 self.land();

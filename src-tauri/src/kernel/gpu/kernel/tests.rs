@@ -207,7 +207,8 @@ fn every_type_gives_the_bytes_of_the_specification() {
 
 /// Tilings that a tuner may choose; those whose lanes share a super-block need subgroups of at least eight lanes.
 fn tilings(open: &Open) -> Vec<Tiling> {
-    let shared = open.device.features.contains(wgpu::Features::SUBGROUP) && open.subgroup_lanes() >= 8;
+    let lanes = open.device.raw.adapter_info().subgroup_min_size;
+    let shared = open.device.features.contains(wgpu::Features::SUBGROUP) && lanes >= 8;
     let all =
         [(1, 4, false), (1, 32, false), (2, 8, false), (8, 4, false), (16, 1, false), (8, 4, true), (16, 2, true)];
     let all = all.into_iter().map(|(lanes, rows, shared_blocks)| Tiling { lanes, rows, shared_blocks });
@@ -345,11 +346,11 @@ fn memory_is_bounded_and_free_again_when_the_last_holder_lets_go() {
     }
     let stored = case([BlockType::Q4_0; 2], [256, 256], 1, 1, 9).stored.remove(0);
     let expert = || Expert::new(&stored).expect("shapes fit");
-    let (key, bytes) = pack(&expert()).expect("exact");
+    let (key, bytes) = pack(&expert(), "a GPU").expect("exact");
     assert_eq!(bytes.len(), key.expert_bytes());
-    let cap = Some(5 * bytes.len() as u64 + 17);
-    let kernel = GpuKernel::open(&GpuOptions { memory_bytes: cap, ..options(false) }).expect("an adapter");
-    assert!(kernel.memory_bytes().expect("its own memory") <= cap.expect("a cap"));
+    let cap = 5 * bytes.len() as u64 + 17;
+    let kernel = GpuKernel::open(&GpuOptions { memory_bytes: Some(cap), ..options(false) }).expect("an adapter");
+    assert!(kernel.memory_bytes().expect("its own memory") <= cap);
     let mut held: Vec<Expert> = (0..5).map(|_| kernel.place(expert()).expect("room")).collect();
     assert!(matches!(kernel.place(expert()), Err(KernelError::Full { .. })));
     held.pop();
@@ -357,4 +358,14 @@ fn memory_is_bounded_and_free_again_when_the_last_holder_lets_go() {
     assert_eq!(kernel.now().store.taken(), 5 * bytes.len() as u64);
     drop(held);
     assert_eq!(kernel.now().store.taken(), 0);
+}
+
+#[test]
+fn experts_of_types_that_no_kernel_reads_together_are_refused_by_name() {
+    let matrix = |ty: BlockType| weights(ty, WeightMode::Even, 32, 32, &mut Random::new(1));
+    let mixed =
+        ExpertWeights { gate: matrix(BlockType::Q8_0), up: matrix(BlockType::Q4_0), down: matrix(BlockType::Q8_0) };
+    let error = pack(&Expert::new(&mixed).expect("shapes fit"), "a GPU").expect_err("two types");
+    let types = [BlockType::Q8_0, BlockType::Q4_0, BlockType::Q8_0];
+    assert_eq!(error, KernelError::Types { device: "a GPU".to_owned(), types });
 }
