@@ -1,13 +1,22 @@
-//! The completions API towards clients that are late, lost or lured.
+//! The API towards clients: those who use it as they should, and those who are late, lost or lured.
+
+mod bad_input;
+mod chat;
+mod clients;
+mod keys;
+mod routes;
 
 use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvasir::backbone::{Backbone, GenerateOptions, PREFILL_TOKENS, Sampling, api};
+use kvasir::backbone::api::{self, ApiConfig};
+use kvasir::backbone::{Backbone, GenerateOptions, PREFILL_TOKENS, Sampling, SchedulerConfig};
 use kvasir::dispatch::Mode;
 use kvasir::shutdown::{self, ShutdownTrigger};
+use reqwest::header::HeaderMap;
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -23,20 +32,65 @@ fn backbone() -> Arc<Backbone> {
     Arc::new(Backbone::new(model.clone(), Arc::new(local(&model, Mode::Exact))).unwrap())
 }
 
+/// A client; the tests that need TLS give it more.
+fn client() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
+}
+
 struct Server {
     port: u16,
     stop: ShutdownTrigger,
-    serving: JoinHandle<std::io::Result<()>>,
+    serving: JoinHandle<Result<(), api::keys::KeyError>>,
 }
 
 async fn server() -> Server {
+    serve(backbone(), ApiConfig::default()).await
+}
+
+async fn serve(backbone: Arc<Backbone>, config: ApiConfig) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (stop, shutdown) = shutdown::channel();
-    Server { port, stop, serving: tokio::spawn(api::serve(listener, backbone(), shutdown)) }
+    Server { port, stop, serving: tokio::spawn(api::serve(listener, backbone, config, shutdown)) }
 }
 
 impl Server {
+    fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// Status, headers and body of the answer to a JSON body.
+    async fn post(&self, path: &str, body: &Value) -> (u16, HeaderMap, String) {
+        let answer = client().post(self.url(path)).body(body.to_string()).send().await.unwrap();
+        (answer.status().as_u16(), answer.headers().clone(), answer.text().await.unwrap())
+    }
+
+    /// The answer to a body that is served.
+    async fn json(&self, path: &str, body: &Value) -> Value {
+        let (status, _, answer) = self.post(path, body).await;
+        assert_eq!(status, 200, "{answer}");
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    /// The events of a streamed answer; the last must be `[DONE]`.
+    async fn events(&self, path: &str, body: &Value) -> Vec<Value> {
+        let (status, headers, answer) = self.post(path, body).await;
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(headers["content-type"], "text/event-stream");
+        let events: Vec<&str> = answer.split_terminator("\n\n").map(|e| e.strip_prefix("data: ").unwrap()).collect();
+        let (last, events) = events.split_last().unwrap();
+        assert_eq!(*last, "[DONE]");
+        events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+    }
+
+    /// A number on the page of metrics.
+    async fn metric(&self, name: &str) -> f64 {
+        let page = client().get(self.url("/metrics")).send().await.unwrap().text().await.unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
+    }
+
     async fn send(&self, request: &str) -> TcpStream {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -76,7 +130,8 @@ async fn a_page_that_points_its_name_here_reads_nothing() {
 
 #[tokio::test]
 async fn a_place_is_taken_before_the_body_and_a_stop_waits_for_no_body() {
-    let server = server().await;
+    let scheduler = SchedulerConfig { streams: 1, waiting: 16, ..SchedulerConfig::default() };
+    let server = serve(backbone(), ApiConfig { scheduler, ..ApiConfig::default() }).await;
     let unfinished = completion("localhost", "{ }").replace("{ }", "{");
     let mut late = Vec::new();
     let refused = loop {

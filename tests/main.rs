@@ -19,6 +19,7 @@ mod peer;
 mod processes;
 mod reference;
 mod refused_models;
+mod serving;
 #[cfg(feature = "gpu")]
 mod shaders;
 mod support;

@@ -186,10 +186,16 @@ fn a_character_that_never_ends_becomes_one_mark() {
 
 #[test]
 fn chats_render_with_the_models_own_template() {
-    let message = |role: &str, content: &str| model::ChatMessage { role: role.into(), content: content.into() };
-    let chat = [message("user", "Tell me a story."), message("assistant", "No."), message("user", "Please.")];
+    let said = [("user", "Tell me a story."), ("assistant", "No."), ("user", "Please.")];
+    let said = said.map(|(role, content)| model::ChatMessage::new(role, content));
+    let chat = |messages| model::Chat {
+        messages,
+        add_generation_prompt: true,
+        enable_thinking: Some(true),
+        ..model::Chat::default()
+    };
     let tokenizer = model::embedded().unwrap().tokenizer.unwrap();
-    let prompt = tokenizer.render_chat(&chat, true, true).unwrap();
+    let prompt = tokenizer.render_chat(&chat(&said)).unwrap();
     let expected = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n\
                     <|im_start|>user\nPlease.<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(prompt, expected);
@@ -197,7 +203,7 @@ fn chats_render_with_the_models_own_template() {
     for file in ["q35moe-tiny", "q35moe-tiny/model-BF16.gguf"] {
         let tokenizer = open(file).tokenizer.unwrap();
         assert!(tokenizer.has_chat_template());
-        let prompt = tokenizer.render_chat(&chat[..1], true, true).unwrap();
+        let prompt = tokenizer.render_chat(&chat(&said[..1])).unwrap();
         assert_eq!(prompt, "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n<think>\n");
     }
 }

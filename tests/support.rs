@@ -92,6 +92,10 @@ impl Dispatch for Recorder {
         self.steps.lock().expect("no panic").push(step.clone());
         self.inner.begin(step)
     }
+
+    fn begin_here(&self, step: MoeStep) -> Pending {
+        self.begin(step)
+    }
 }
 
 /// The safetensors index of value head `h` as the model stores it.
@@ -115,6 +119,7 @@ pub fn top(logits: &[f32]) -> (u32, f32) {
     (token, logits[token as usize] - second)
 }
 
-fn compute() -> Arc<dyn ExpertCompute> {
+/// The kernel of these tests: two threads of this machine's CPU.
+pub fn compute() -> Arc<dyn ExpertCompute> {
     Arc::new(CpuKernel::new(CpuPath::detect().expect("a CPU path"), 2).expect("a kernel"))
 }

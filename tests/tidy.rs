@@ -27,7 +27,7 @@ const WALLS: &[(&str, &[&str])] = &[
     ("naga::", &["kernel/gpu"]),
     ("tauri::", &["desktop"]),
     ("tokio_tungstenite::", &["net/"]),
-    ("clap::", &["cli.rs", "main.rs"]),
+    ("clap::", &["cli", "main.rs"]),
     ("sqlx::", &["ledger/store"]),
     ("tokenizers::", &["model/"]),
     ("minijinja", &["model/"]),

@@ -2,6 +2,8 @@
 //!
 //! Nothing is decided here; `config` says what it means and `run` does it.
 
+mod api;
+mod bench;
 mod layers;
 
 use std::net::SocketAddr;
@@ -12,6 +14,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::model::BlockType;
 use crate::types::PublicKey;
 
+pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
+pub use bench::BenchPrefillArgs;
 pub use layers::{LayerSelection, LayerSelectionError};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
@@ -61,9 +65,9 @@ pub struct RoleFlags {
     /// backbone, worker: model file (.gguf) or directory (safetensors); worker: take the slice from it instead of the link.
     #[arg(long)]
     pub model: Option<PathBuf>,
-    /// backbone: address of the completions API.
-    #[arg(long)]
-    pub api: Option<SocketAddr>,
+    /// Flags of the backbone's API.
+    #[command(flatten)]
+    pub api: ApiFlags,
     /// backbone: layers whose experts may be computed by workers.
     #[arg(long)]
     pub remote_layers: Option<LayerSelection>,
@@ -152,6 +156,9 @@ pub enum Command {
     /// Look into model files.
     #[command(subcommand)]
     Model(ModelCommand),
+    /// The keys that open the backbone's API.
+    #[command(subcommand)]
+    Keys(KeysCommand),
     /// The key that is paid.
     #[command(subcommand)]
     Wallet(WalletCommand),
@@ -244,8 +251,10 @@ pub struct GenerateArgs {
 pub enum BenchCommand {
     /// Exact experts at real geometry against a plain read of their weights.
     Experts(BenchExpertsArgs),
-    /// Local and remote decode of the same model in one run.
+    /// Local and remote decode of the same model in one run; with --batch, several streams at once, all local.
     Decode(BenchDecodeArgs),
+    /// Prompts of several streams at once.
+    Prefill(BenchPrefillArgs),
 }
 
 /// Flags of `kvasir gpu`.
@@ -303,6 +312,9 @@ pub struct BenchDecodeArgs {
     /// Layers of the remote run.
     #[arg(long, default_value = "all")]
     pub remote_layers: LayerSelection,
+    /// Streams at once, e.g. 1,4,16,64, instead of the remote run.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub batch: Vec<u16>,
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,

@@ -157,7 +157,7 @@ async fn float_weights_on_a_gpu_come_close() {
     let step = step(&backbone.model, 1, 3, 3);
     let expected = local_sums(&backbone.model, &step).await;
     let got = soon(kvasir::dispatch::Dispatch::begin(&backbone.remote, step)).await.expect("sums");
-    for (expected, got) in expected.iter().zip(&got) {
+    for (expected, got) in expected.iter().zip(&got.rows) {
         let (kvasir::dispatch::RowSum::Float(expected), kvasir::dispatch::RowSum::Float(got)) = (expected, got) else {
             panic!("a float model")
         };

@@ -78,7 +78,7 @@ pub fn step(model: &Model, layer: u16, rows: usize, seed: u64) -> MoeStep {
 /// What the step's sums are when nobody else is asked.
 pub async fn local_sums(model: &Arc<Model>, step: &MoeStep) -> Vec<RowSum> {
     let local = LocalDispatch::new(Arc::clone(model), kernel(), Mode::Exact);
-    local.begin(step.clone()).await.expect("sums")
+    local.begin(step.clone()).await.expect("sums").rows
 }
 
 /// A backbone's dispatch and its listener.
@@ -115,7 +115,7 @@ impl Backbone {
     /// Runs a step and checks its sums against the local ones.
     pub async fn check(&self, step: MoeStep) {
         let expected = local_sums(&self.model, &step).await;
-        let got = soon(self.remote.begin(step)).await.expect("sums");
+        let got = soon(self.remote.begin(step)).await.expect("sums").rows;
         assert!(got == expected, "sums differ from the local ones");
     }
 

@@ -5,7 +5,7 @@
 
 use super::rope::Rope;
 use super::rows::{Rows, rms_norm};
-use super::sequence::KvCache;
+use super::sequence::{KvCache, Span};
 use crate::kernel::float::{Dense, Residency, exp, products, sigmoid, weighted_rows};
 use crate::model::{AttentionWeights, HyperParameters};
 use rayon::prelude::*;
@@ -48,35 +48,42 @@ impl Attention {
         }
     }
 
-    /// Attends from `x`, whose first row stands at `position`, and appends its keys and values to `cache`.
-    pub fn forward(&self, x: &Rows, cache: &mut KvCache, position: usize, rope: &Rope) -> Rows {
+    /// Attends from `x`, the rows of each span within its own sequence, and appends their keys and values to its cache.
+    pub fn forward(&self, x: &Rows, sequences: &mut [(Span, &mut KvCache)], rope: &Rope) -> Rows {
         let d = self.head_dim;
         let (mut q, mut k, v) = (x.times(&self.q), x.times(&self.k), x.times(&self.v));
         let q_stride = if self.gated { 2 * d } else { d };
-        for r in 0..x.len() {
-            let angles = rope.angles(position + r);
-            for head in q.row_mut(r).chunks_exact_mut(q_stride) {
-                rms_norm(&mut head[..d], &self.q_norm, self.eps);
-                rope.rotate(&mut head[..d], &angles);
+        // Per row: the cache that it sees, and how much of it.
+        let mut sees = Vec::with_capacity(x.len());
+        for (span, cache) in sequences {
+            for offset in 0..span.rows {
+                let (r, position) = (span.first + offset, span.position + offset);
+                let angles = rope.angles(position);
+                for head in q.row_mut(r).chunks_exact_mut(q_stride) {
+                    rms_norm(&mut head[..d], &self.q_norm, self.eps);
+                    rope.rotate(&mut head[..d], &angles);
+                }
+                for (h, head) in k.row_mut(r).chunks_exact_mut(d).enumerate() {
+                    rms_norm(head, &self.k_norm, self.eps);
+                    rope.rotate(head, &angles);
+                    cache.keys[h].extend_from_slice(head);
+                    cache.values[h].extend_from_slice(&v.row(r)[h * d..(h + 1) * d]);
+                }
             }
-            for (h, head) in k.row_mut(r).chunks_exact_mut(d).enumerate() {
-                rms_norm(head, &self.k_norm, self.eps);
-                rope.rotate(head, &angles);
-                cache.keys[h].extend_from_slice(head);
-                cache.values[h].extend_from_slice(&v.row(r)[h * d..(h + 1) * d]);
-            }
+            let cache: &KvCache = cache;
+            sees.extend((0..span.rows).map(|offset| (cache, span.position + offset + 1)));
         }
 
         let mut mixed = Rows::zeros(x.len(), self.heads * d);
-        let per_kv_head = self.heads / cache.keys.len();
-        let work = x.len() * self.heads * (position + x.len()) * d;
+        let work = self.heads * d * sees.iter().map(|(_, tokens)| tokens).sum::<usize>();
         let serial = if work < PARALLEL_WORK_MIN { usize::MAX } else { 1 };
         mixed.values_mut().par_chunks_mut(d).with_min_len(serial).enumerate().for_each(|(i, out)| {
             let (r, h) = (i / self.heads, i % self.heads);
             let head = &q.row(r)[h * q_stride..(h + 1) * q_stride];
-            let visible = (position + r + 1) * d;
-            let (keys, values) = (&cache.keys[h / per_kv_head], &cache.values[h / per_kv_head]);
-            attend(&head[..d], &keys[..visible], &values[..visible], out);
+            let (cache, tokens) = sees[r];
+            let kv_head = h / (self.heads / cache.keys.len());
+            let (keys, values) = (&cache.keys[kv_head], &cache.values[kv_head]);
+            attend(&head[..d], &keys[..tokens * d], &values[..tokens * d], out);
             out.iter_mut().zip(&head[d..]).for_each(|(out, gate)| *out *= sigmoid(*gate));
         });
         mixed.times(&self.output)

@@ -2,7 +2,7 @@
 
 use super::delta_rule::{HeadInput, delta_rule};
 use super::rows::{Rows, l2_norm, rms_norm};
-use super::sequence::DeltaState;
+use super::sequence::{DeltaState, Span};
 use crate::kernel::float::{Dense, Residency, sigmoid, silu, softplus};
 use crate::model::{DeltaNetShape, DeltaNetWeights, HeadOrder};
 use rayon::prelude::*;
@@ -25,6 +25,14 @@ pub struct DeltaNet {
     norm: Vec<f32>,
     output: Dense,
     eps: f32,
+}
+
+/// One head of one sequence while it is computed; `out` is `[rows, value_head_dim]`.
+struct Head<'a> {
+    span: Span,
+    h: usize,
+    state: &'a mut [f32],
+    out: Vec<f32>,
 }
 
 impl DeltaNet {
@@ -51,11 +59,15 @@ impl DeltaNet {
         }
     }
 
-    /// Mixes `x`, whose first row stands at `position`, and moves `state` past it.
-    pub fn forward(&self, x: &Rows, state: &mut DeltaState, position: usize) -> Rows {
+    /// Mixes `x`, the rows of each span within its own sequence, and moves that sequence's state past them.
+    pub fn forward(&self, x: &Rows, sequences: &mut [(Span, &mut DeltaState)]) -> Rows {
         let DeltaNetShape { key_heads, value_heads, key_head_dim, value_head_dim, .. } = self.shape;
         let (z, a, b) = (x.times(&self.z), x.times(&self.a), x.times(&self.b));
-        let mut qkv = self.convolve(&x.times(&self.qkv), &mut state.conv);
+        let mut qkv = x.times(&self.qkv);
+        for (span, state) in sequences.iter_mut() {
+            let convolved = self.convolve(qkv.part(span.first, span.rows), &mut state.conv);
+            qkv.part_mut(span.first, span.rows).copy_from_slice(convolved.values());
+        }
         let key_dim = key_heads * key_head_dim;
         for row in qkv.iter_mut() {
             let scale = 1.0 / (key_head_dim as f32).sqrt();
@@ -63,36 +75,39 @@ impl DeltaNet {
             row[key_dim..2 * key_dim].chunks_exact_mut(key_head_dim).for_each(|k| l2_norm(k, 1.0));
         }
 
-        let mut by_head = vec![0.0; value_heads * x.len() * value_head_dim];
-        let work = by_head.len() * 3 * key_head_dim;
+        let mut heads: Vec<Head<'_>> = Vec::with_capacity(sequences.len() * value_heads);
+        for (span, state) in sequences {
+            let states = state.recurrent.chunks_exact_mut(key_head_dim * value_head_dim).enumerate();
+            let out = || vec![0.0; span.rows * value_head_dim];
+            heads.extend(states.map(|(h, state)| Head { span: *span, h, state, out: out() }));
+        }
+        let work = x.len() * value_heads * value_head_dim * 3 * key_head_dim;
         let serial = if work < PARALLEL_WORK_MIN { usize::MAX } else { 1 };
-        let states = state.recurrent.par_chunks_mut(key_head_dim * value_head_dim);
-        let outs = by_head.par_chunks_mut(x.len() * value_head_dim);
-        states.zip(outs).with_min_len(serial).enumerate().for_each(|(h, (state, out))| {
-            let kh = self.key_head(h);
+        heads.par_iter_mut().with_min_len(serial).for_each(|Head { span, h, state, out }| {
+            let (h, kh, rows) = (*h, self.key_head(*h), span.first..span.first + span.rows);
             let column = |start: usize, width: usize| -> Vec<f32> {
-                qkv.iter().flat_map(|row| &row[start..start + width]).copied().collect()
+                rows.clone().flat_map(|r| &qkv.row(r)[start..start + width]).copied().collect()
             };
-            let decay = |a: &[f32]| self.neg_a[h] * softplus(a[h] + self.dt_bias[h]);
+            let decay = |a: f32| self.neg_a[h] * softplus(a + self.dt_bias[h]);
             let input = HeadInput {
-                position,
+                position: span.position,
                 q: &column(kh * key_head_dim, key_head_dim),
                 k: &column(key_dim + kh * key_head_dim, key_head_dim),
                 v: &column(2 * key_dim + h * value_head_dim, value_head_dim),
-                log_decay: &a.iter().map(decay).collect::<Vec<_>>(),
-                beta: &b.iter().map(|b| sigmoid(b[h])).collect::<Vec<_>>(),
+                log_decay: &rows.clone().map(|r| decay(a.row(r)[h])).collect::<Vec<_>>(),
+                beta: &rows.clone().map(|r| sigmoid(b.row(r)[h])).collect::<Vec<_>>(),
             };
             delta_rule(input, state, out);
-            for (o, z) in out.chunks_exact_mut(value_head_dim).zip(z.iter()) {
+            for (o, r) in out.chunks_exact_mut(value_head_dim).zip(rows) {
                 rms_norm(o, &self.norm, self.eps);
-                o.iter_mut().zip(&z[h * value_head_dim..]).for_each(|(o, z)| *o *= silu(*z));
+                o.iter_mut().zip(&z.row(r)[h * value_head_dim..]).for_each(|(o, z)| *o *= silu(*z));
             }
         });
 
         let mut mixed = Rows::zeros(x.len(), value_heads * value_head_dim);
-        for (h, head) in by_head.chunks_exact(x.len() * value_head_dim).enumerate() {
-            for (row, o) in mixed.iter_mut().zip(head.chunks_exact(value_head_dim)) {
-                row[h * value_head_dim..(h + 1) * value_head_dim].copy_from_slice(o);
+        for Head { span, h, out, .. } in heads {
+            for (offset, o) in out.chunks_exact(value_head_dim).enumerate() {
+                mixed.row_mut(span.first + offset)[h * value_head_dim..(h + 1) * value_head_dim].copy_from_slice(o);
             }
         }
         mixed.times(&self.output)
@@ -107,13 +122,14 @@ impl DeltaNet {
     }
 
     /// `silu(Σ_j tap_j · u[t − kernel + 1 + j])` per channel; `before` holds the rows that precede `u`.
-    fn convolve(&self, u: &Rows, before: &mut Rows) -> Rows {
-        let mut all = Rows::zeros(before.len() + u.len(), u.width());
+    fn convolve(&self, u: &[f32], before: &mut Rows) -> Rows {
+        let (width, rows) = (self.taps.width(), u.len() / self.taps.width());
+        let mut all = Rows::zeros(before.len() + rows, width);
         let (old, new) = all.values_mut().split_at_mut(before.values().len());
         old.copy_from_slice(before.values());
-        new.copy_from_slice(u.values());
+        new.copy_from_slice(u);
 
-        let mut out = Rows::zeros(u.len(), u.width());
+        let mut out = Rows::zeros(rows, width);
         for (t, out) in out.iter_mut().enumerate() {
             for (j, tap) in self.taps.iter().enumerate() {
                 let inputs = all.row(t + j).iter().zip(tap);
@@ -122,7 +138,7 @@ impl DeltaNet {
             out.iter_mut().for_each(|out| *out = silu(*out));
         }
         for (r, row) in before.iter_mut().enumerate() {
-            row.copy_from_slice(all.row(u.len() + r));
+            row.copy_from_slice(all.row(rows + r));
         }
         out
     }

@@ -45,6 +45,23 @@ impl Rows {
         &mut self.values[r * self.width..(r + 1) * self.width]
     }
 
+    /// The values of `rows` rows from `first` on.
+    #[must_use]
+    pub fn part(&self, first: usize, rows: usize) -> &[f32] {
+        &self.values[first * self.width..(first + rows) * self.width]
+    }
+
+    /// The same, to be changed.
+    pub fn part_mut(&mut self, first: usize, rows: usize) -> &mut [f32] {
+        &mut self.values[first * self.width..(first + rows) * self.width]
+    }
+
+    /// Some of the rows, in the order of `which`.
+    #[must_use]
+    pub fn pick(&self, which: &[usize]) -> Self {
+        Self { width: self.width, values: which.iter().flat_map(|r| self.row(*r)).copied().collect() }
+    }
+
     /// All rows, one after the other.
     pub fn iter(&self) -> std::slice::ChunksExact<'_, f32> {
         self.values.chunks_exact(self.width)

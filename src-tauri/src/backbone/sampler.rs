@@ -1,6 +1,7 @@
 //! Chooses the next token from its logits.
 
 use crate::kernel::float::exp;
+use std::collections::HashMap;
 
 /// How tokens are chosen. Temperature 0 is greedy: the largest logit, the lower id when equal.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -23,10 +24,29 @@ impl Sampling {
     pub const PEOPLE: Self = Self { temperature: 0.7, top_p: 0.9, top_k: 40, seed: 0 };
 }
 
+/// What is added to the logits before a choice.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Adjustments {
+    /// Taken from every token that was chosen before.
+    pub presence_penalty: f32,
+    /// Taken from a token once for each time that it was chosen.
+    pub frequency_penalty: f32,
+    /// Added to single tokens.
+    pub bias: Vec<(u32, f32)>,
+}
+
+impl Adjustments {
+    fn penalises(&self) -> bool {
+        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+}
+
 /// The choices of one generation.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
+    adjustments: Adjustments,
+    chosen: HashMap<u32, u32>,
     random: SplitMix64,
 }
 
@@ -34,11 +54,37 @@ impl Sampler {
     /// Starts from the sampling's seed.
     #[must_use]
     pub fn new(sampling: Sampling) -> Self {
-        Self { sampling, random: SplitMix64(sampling.seed) }
+        Self::adjusted(sampling, Adjustments::default())
+    }
+
+    /// The same with changed logits.
+    #[must_use]
+    pub fn adjusted(sampling: Sampling, adjustments: Adjustments) -> Self {
+        Self { sampling, adjustments, chosen: HashMap::new(), random: SplitMix64(sampling.seed) }
     }
 
     /// The next token. Without a finite logit, token 0.
     pub fn choose(&mut self, logits: &[f32]) -> u32 {
+        if !self.adjustments.penalises() && self.adjustments.bias.is_empty() {
+            return self.draw(logits);
+        }
+        let Adjustments { presence_penalty, frequency_penalty, bias } = &self.adjustments;
+        let mut adjusted = logits.to_vec();
+        let mut add = |token: u32, by: f32| {
+            if let Some(logit) = adjusted.get_mut(token as usize) {
+                *logit += by;
+            }
+        };
+        bias.iter().for_each(|(token, by)| add(*token, *by));
+        self.chosen.iter().for_each(|(token, n)| add(*token, -presence_penalty - frequency_penalty * *n as f32));
+        let token = self.draw(&adjusted);
+        if self.adjustments.penalises() {
+            *self.chosen.entry(token).or_default() += 1;
+        }
+        token
+    }
+
+    fn draw(&mut self, logits: &[f32]) -> u32 {
         let Sampling { temperature, top_p, top_k, .. } = self.sampling;
         if temperature <= 0.0 {
             return argmax(logits);
@@ -122,6 +168,22 @@ mod tests {
         assert_eq!(counts(Sampling { top_k: 2, ..sampling }, &logits)[0], 0);
         assert_eq!(counts(Sampling { top_p: 0.5, ..sampling }, &logits), [0, 10_000, 0]);
         assert_eq!(counts(Sampling { top_p: 0.85, ..sampling }, &logits)[0], 0);
+    }
+
+    #[test]
+    fn penalties_and_biases_change_what_is_chosen() {
+        let logits = [1.0, 1.5, 0.0, 1.2];
+        let greedy = |adjustments, n: usize| {
+            let mut sampler = Sampler::adjusted(Sampling::GREEDY, adjustments);
+            (0..n).map(|_| sampler.choose(&logits)).collect::<Vec<_>>()
+        };
+        assert_eq!(greedy(Adjustments { bias: vec![(2, 5.0), (9, 1.0)], ..Adjustments::default() }, 1), [2]);
+        assert_eq!(greedy(Adjustments { bias: vec![(1, -100.0)], ..Adjustments::default() }, 2), [3, 3]);
+        // Once chosen, a token is worth 1 less, however often; or 0.2 less each time.
+        let presence = Adjustments { presence_penalty: 1.0, ..Adjustments::default() };
+        assert_eq!(greedy(presence, 5), [1, 3, 0, 1, 1]);
+        let frequency = Adjustments { frequency_penalty: 0.2, ..Adjustments::default() };
+        assert_eq!(greedy(frequency, 4), [1, 1, 3, 1]);
     }
 
     #[test]

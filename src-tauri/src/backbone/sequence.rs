@@ -42,27 +42,120 @@ pub struct DeltaState {
     pub recurrent: Vec<f32>,
 }
 
+/// The rows of a step that belong to one sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The first of them.
+    pub first: usize,
+    /// How many.
+    pub rows: usize,
+    /// Where the first one stands in its sequence.
+    pub position: usize,
+}
+
 impl Sequence {
     /// A sequence before its first token.
     #[must_use]
     pub fn new(hyper: &HyperParameters) -> Self {
+        Self::with_room(hyper, 0)
+    }
+
+    /// The same, with the memory of its first `tokens` tokens taken at once: [`state_bytes`] of them, no more.
+    #[must_use]
+    pub fn with_room(hyper: &HyperParameters, tokens: usize) -> Self {
+        let heads = || (0..hyper.kv_heads).map(|_| Vec::with_capacity(tokens * hyper.head_dim)).collect();
         let state = |recurrent: &bool| match hyper.delta_net.filter(|_| *recurrent) {
             Some(shape) => LayerState::DeltaNet(DeltaState::new(&shape)),
-            None => {
-                let empty = vec![Vec::new(); hyper.kv_heads];
-                LayerState::Attention(KvCache { keys: empty.clone(), values: empty })
-            }
+            None => LayerState::Attention(KvCache { keys: heads(), values: heads() }),
         };
         Self { position: 0, layers: hyper.recurrent.iter().map(state).collect() }
     }
 }
 
+/// Bytes of the state of one sequence of `tokens` tokens: keys and values of every token, and the convolution inputs
+/// and recurrent matrices, which do not grow.
+#[must_use]
+pub fn state_bytes(hyper: &HyperParameters, tokens: usize) -> u64 {
+    let floats = |recurrent: &bool| match hyper.delta_net.filter(|_| *recurrent) {
+        Some(shape) => {
+            let DeltaNetShape { value_heads, key_head_dim, value_head_dim, conv_kernel, .. } = shape;
+            conv_kernel.saturating_sub(1) * channels(&shape) + value_heads * key_head_dim * value_head_dim
+        }
+        None => tokens.saturating_mul(2 * hyper.kv_heads * hyper.head_dim),
+    };
+    let floats = hyper.recurrent.iter().map(floats).fold(0, usize::saturating_add) as u64;
+    floats.saturating_mul(size_of::<f32>() as u64)
+}
+
+/// Channels of the convolution: q | k | v.
+fn channels(shape: &DeltaNetShape) -> usize {
+    2 * shape.key_heads * shape.key_head_dim + shape.value_heads * shape.value_head_dim
+}
+
 impl DeltaState {
     fn new(shape: &DeltaNetShape) -> Self {
-        let channels = 2 * shape.key_heads * shape.key_head_dim + shape.value_heads * shape.value_head_dim;
         Self {
-            conv: Rows::zeros(shape.conv_kernel.saturating_sub(1), channels),
+            conv: Rows::zeros(shape.conv_kernel.saturating_sub(1), channels(shape)),
             recurrent: vec![0.0; shape.value_heads * shape.key_head_dim * shape.value_head_dim],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Architecture, HeadOrder};
+
+    /// The published sizes of Qwen3.5-122B-A10B.
+    fn qwen_122b() -> HyperParameters {
+        HyperParameters {
+            architecture: Architecture::Qwen35Moe,
+            vocab_size: 248_320,
+            hidden_size: 3072,
+            layers: 48,
+            recurrent: (0..48).map(|layer| (layer + 1) % 4 != 0).collect(),
+            heads: 32,
+            kv_heads: 2,
+            head_dim: 256,
+            gated_attention: true,
+            rotary_dim: 64,
+            rope_theta: 1e7,
+            rms_eps: 1e-6,
+            experts: 256,
+            experts_per_token: 8,
+            norm_topk: true,
+            intermediate_size: 1024,
+            shared_intermediate_size: 1024,
+            delta_net: Some(DeltaNetShape {
+                key_heads: 16,
+                value_heads: 64,
+                key_head_dim: 128,
+                value_head_dim: 128,
+                conv_kernel: 4,
+                order: HeadOrder::Tiled,
+            }),
+            mtp_layers: 1,
+            context_length: 262_144,
+            eos_token_ids: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_state_of_the_122b_model_has_its_published_size() {
+        let fixed = state_bytes(&qwen_122b(), 0);
+        assert_eq!(fixed, (64 * 128 * 128 + 12_288 * 3) * 4 * 36);
+        assert_eq!(fixed >> 20, 149);
+        assert_eq!(state_bytes(&qwen_122b(), 1) - fixed, 12 * 2 * 2 * 256 * 4);
+    }
+
+    #[test]
+    fn a_sequence_takes_what_was_computed_for_it() {
+        let hyper = HyperParameters { recurrent: vec![true, false], layers: 2, ..qwen_122b() };
+        let sequence = Sequence::with_room(&hyper, 100);
+        let held = sequence.layers.iter().map(|layer| match layer {
+            LayerState::Attention(cache) => cache.keys.iter().chain(&cache.values).map(Vec::capacity).sum::<usize>(),
+            LayerState::DeltaNet(state) => state.conv.values().len() + state.recurrent.len(),
+        });
+        assert_eq!(held.sum::<usize>() as u64 * 4, state_bytes(&hyper, 100));
     }
 }

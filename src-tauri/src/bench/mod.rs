@@ -1,8 +1,10 @@
 //! `kvasir bench`: speed as paired figures of one run, for people and for machines.
 
+mod batch;
 mod decode;
 
 #[cfg(feature = "gpu")]
 pub use crate::kernel::bench::measure_gpu as experts_on_gpu;
 pub use crate::kernel::bench::{BenchOptions, ExpertsBench, measure_cpu as experts_on_cpu};
+pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};

@@ -19,7 +19,7 @@ pub use size::parse_bytes;
 pub const STATE_DIR: &str = "kvasir-state";
 /// The backbone listens for hubs here: loopback, since hidden states pass.
 pub const BACKBONE_LISTEN: SocketAddr = loopback(7070);
-/// The completions API: loopback, since it has no keys.
+/// The API: loopback, where it needs neither keys nor TLS.
 pub const BACKBONE_API: SocketAddr = loopback(8080);
 /// The hub listens for gateways here.
 pub const HUB_LISTEN: SocketAddr = loopback(7071);
@@ -82,6 +82,19 @@ pub struct Peers {
     pub trusted: Vec<PublicKey>,
 }
 
+/// How the backbone's API serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Api {
+    /// For clients.
+    pub listen: SocketAddr,
+    /// PEM files of the certificate chain and its private key; plain HTTP without.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Whether other machines may be served without TLS or keys.
+    pub allow_insecure: bool,
+    /// Bytes for the states of running generations, if said.
+    pub state_bytes: Option<u64>,
+}
+
 /// `--headless backbone`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Backbone {
@@ -89,8 +102,10 @@ pub struct Backbone {
     pub model: Option<PathBuf>,
     /// For hubs.
     pub listen: SocketAddr,
-    /// For completions.
-    pub api: SocketAddr,
+    /// For clients.
+    pub api: Api,
+    /// Keys of the API and their usage.
+    pub state: PathBuf,
     /// Layers that workers may hold.
     pub remote_layers: LayerSelection,
     /// Whether a public address is meant.
@@ -202,10 +217,17 @@ impl Backbone {
     /// What is missing or makes no sense.
     pub fn new(flags: &RoleFlags, file: File) -> Result<Self, ConfigError> {
         let file = file.backbone;
+        let memory = flags.api.state_memory.clone().or(file.state_memory);
         Ok(Self {
             model: flags.model.clone().or(file.model),
             listen: flags.listen.or(file.listen).unwrap_or(BACKBONE_LISTEN),
-            api: flags.api.or(file.api).unwrap_or(BACKBONE_API),
+            api: Api {
+                listen: flags.api.listen.or(file.api).unwrap_or(BACKBONE_API),
+                tls: flags.api.cert.clone().zip(flags.api.key.clone()).or(file.api_tls_cert.zip(file.api_tls_key)),
+                allow_insecure: flags.api.allow_insecure || file.allow_insecure_api.unwrap_or(false),
+                state_bytes: memory.map(|text| parse_bytes("--state-memory", &text)).transpose()?,
+            },
+            state: state(flags, file.state, "backbone"),
             remote_layers: flags.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
             allow_public: flags.allow_public || file.allow_public.unwrap_or(false),
             peers: peers(flags, file.peer_key, file.peers)?,

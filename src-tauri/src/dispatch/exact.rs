@@ -152,6 +152,12 @@ impl OpenStep {
         self.layer
     }
 
+    /// Rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
     /// Whether a row still waits for a round.
     #[must_use]
     pub fn is_open(&self) -> bool {

@@ -4,7 +4,7 @@
 
 use super::exact::{Form, OpenStep};
 use super::experts::ModelExperts;
-use super::{Dispatch, DispatchError, MoeStep, Pending, RowSum};
+use super::{Dispatch, DispatchError, MoeStep, Pending, StepSums};
 use crate::kernel::ExpertCompute;
 use crate::model::Model;
 use std::sync::Arc;
@@ -48,6 +48,10 @@ impl Dispatch for LocalDispatch {
         let (experts, compute, mode) = (self.experts.clone(), self.compute.clone(), self.mode);
         Box::pin(async move { sums(&experts, &*compute, mode, step) })
     }
+
+    fn begin_here(&self, step: MoeStep) -> Pending {
+        self.begin(step)
+    }
 }
 
 fn sums(
@@ -55,7 +59,7 @@ fn sums(
     compute: &dyn ExpertCompute,
     mode: Mode,
     step: MoeStep,
-) -> Result<Vec<RowSum>, DispatchError> {
+) -> Result<StepSums, DispatchError> {
     // Float-weight experts have the same bits through the f32 path as through requests, with less copying.
     let form = match (mode, experts.form(step.layer)) {
         (Mode::Exact, Form::Exact) => Form::Exact,
@@ -69,5 +73,5 @@ fn sums(
         open.add_all(&parts, &answers)?;
         open.close_round();
     }
-    open.finish(experts)
+    Ok(StepSums::here(open.finish(experts)?))
 }

@@ -52,6 +52,23 @@ pub struct MoeStep {
     pub routes: Vec<Route>,
 }
 
+/// What a step's experts came to.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StepSums {
+    /// One per row.
+    pub rows: Vec<RowSum>,
+    /// Per row: assignments whose partials came from a worker and were used.
+    pub remote: Vec<u32>,
+}
+
+impl StepSums {
+    /// Sums that were all computed on this machine.
+    #[must_use]
+    pub fn here(rows: Vec<RowSum>) -> Self {
+        Self { remote: vec![0; rows.len()], rows }
+    }
+}
+
 /// The weighted sum of a row's routed experts.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RowSum {
@@ -101,11 +118,14 @@ pub enum DispatchError {
 }
 
 /// The sums of a step's rows, once they are there.
-pub type Pending = Pin<Box<dyn Future<Output = Result<Vec<RowSum>, DispatchError>> + Send>>;
+pub type Pending = Pin<Box<dyn Future<Output = Result<StepSums, DispatchError>> + Send>>;
 
 /// Computes routed experts, here or far away.
 pub trait Dispatch: Send + Sync {
     /// Sends what is remote at once; local work and waiting happen when the returned future is awaited, so that
     /// the caller can do its own work in between.
     fn begin(&self, step: MoeStep) -> Pending;
+
+    /// The same for rows that must not leave this machine: nobody is asked.
+    fn begin_here(&self, step: MoeStep) -> Pending;
 }

@@ -17,7 +17,7 @@ use super::fleet::{Fleet, Goods, NotReady, WorkerView};
 use super::inflight::DeadlineRule;
 use super::placement::LayerSize;
 use super::stock::Stock;
-use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, RowSum};
+use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, RowSum, StepSums};
 use crate::kernel::ExpertCompute;
 use crate::model::{Manifest, ManifestError, Model};
 use crate::net::peer::PeerSecurity;
@@ -142,6 +142,11 @@ impl Dispatch for RemoteDispatch {
             }
         }
     }
+
+    fn begin_here(&self, step: MoeStep) -> Pending {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move { shared.sums_here(step).await })
+    }
 }
 
 impl Shared {
@@ -160,20 +165,44 @@ impl Shared {
         round
     }
 
-    async fn sums(self: Arc<Self>, mut open: OpenStep, mut round: Round) -> Result<Vec<RowSum>, DispatchError> {
+    async fn sums(self: Arc<Self>, mut open: OpenStep, mut round: Round) -> Result<StepSums, DispatchError> {
+        let mut remote = vec![0; open.rows()];
         while open.is_open() {
-            self.settle(&mut open, round).await?;
+            self.settle(&mut open, round, &mut remote).await?;
             open.close_round();
             round = self.send(&open);
         }
+        Ok(StepSums { rows: self.finish(open).await?, remote })
+    }
+
+    /// The sums of a step whose rounds all stay on this machine.
+    async fn sums_here(self: Arc<Self>, step: MoeStep) -> Result<StepSums, DispatchError> {
+        let form = self.experts.form(step.layer);
+        let mut open = OpenStep::prepare(step, form, &self.experts)?;
+        let mut remote = vec![0; open.rows()];
+        while open.is_open() {
+            let round = Round::here(&open);
+            self.settle(&mut open, round, &mut remote).await?;
+            open.close_round();
+        }
+        Ok(StepSums { rows: self.finish(open).await?, remote })
+    }
+
+    async fn finish(self: Arc<Self>, open: OpenStep) -> Result<Vec<RowSum>, DispatchError> {
         if self.experts.form(open.layer()) == Form::Here {
             return joined(spawn_blocking(move || open.finish(&self.experts))).await?;
         }
         open.finish(&self.experts)
     }
 
-    /// Brings a round home: everything that was asked for is added, from wherever it had to come.
-    async fn settle(self: &Arc<Self>, open: &mut OpenStep, mut round: Round) -> Result<(), DispatchError> {
+    /// Brings a round home: everything that was asked for is added, from wherever it had to come. `remote` counts the
+    /// used assignments of every row that came from workers.
+    async fn settle(
+        self: &Arc<Self>,
+        open: &mut OpenStep,
+        mut round: Round,
+        remote: &mut [u32],
+    ) -> Result<(), DispatchError> {
         let local = self.compute(open.layer(), std::mem::take(&mut round.local));
         let unreadable = round.wait().await;
         Counters::add(&self.counters.refused, unreadable);
@@ -218,7 +247,7 @@ impl Shared {
         for request in &mut round.requests {
             for index in 0..request.asked.len() {
                 if request.asked[index].partials.is_some() {
-                    let accepted = used_assignments(&request.asked[index].part, &failed_rows);
+                    let accepted = used_assignments(&request.asked[index].part, &failed_rows, remote);
                     Counters::add(&self.counters.assignments_remote, accepted as usize);
                     Counters::add(&self.counters.work_bytes, accepted as usize * self.work_bytes() as usize);
                     request.accept(index, accepted);
@@ -258,10 +287,14 @@ fn note_failures(failed: &mut BTreeSet<usize>, part: &Part, partials: &Partials)
     failed.extend(rows.filter(|(_, status)| **status != RowStatus::Ok).map(|(row, _)| *row));
 }
 
-/// Assignments of the rows whose sums hold.
-fn used_assignments(part: &Part, failed: &BTreeSet<usize>) -> u32 {
+/// Assignments of the rows whose sums hold, also added to each row's entry of `by_row`.
+fn used_assignments(part: &Part, failed: &BTreeSet<usize>, by_row: &mut [u32]) -> u32 {
     let rows = part.rows.iter().zip(&part.dispatch.rows);
-    rows.filter(|(row, _)| !failed.contains(row)).map(|(_, head)| u32::from(head.count)).sum()
+    let used = rows.filter(|(row, _)| !failed.contains(row));
+    used.fold(0, |sum, (row, head)| {
+        by_row[*row] += u32::from(head.count);
+        sum + u32::from(head.count)
+    })
 }
 
 /// The result of blocking work; a panic there goes on here, and work that was dropped means that the process stops.

@@ -29,7 +29,7 @@ pub use hyper::{Architecture, DeltaNetShape, HeadOrder, HyperParameters};
 pub use inspect::Inspection;
 pub use manifest::{Manifest, ManifestError};
 pub use tensor::{BlockType, Matrix};
-pub use tokenizer::{ChatMessage, TokenStream, Tokenizer, TokenizerError};
+pub use tokenizer::{Chat, ChatMessage, Ordered, TokenStream, Tokenizer, TokenizerError};
 
 /// Opens `path`: a `.gguf` file, any part of a split one, or a Hugging Face directory.
 ///

@@ -129,6 +129,12 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             let found = bench_experts(args)?;
             if json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
         }
+        BenchCommand::Decode(args) if !args.batch.is_empty() => {
+            batches(bench::Phase::Decode, args.model.as_deref(), &args.batch, args.tokens, args.json)?;
+        }
+        BenchCommand::Prefill(args) => {
+            batches(bench::Phase::Prefill, args.model.as_deref(), &args.batch, args.tokens, args.json)?;
+        }
         BenchCommand::Decode(args) => {
             let model = load_model(args.model.as_deref())?;
             let options = bench::DecodeOptions {
@@ -143,6 +149,24 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Several streams at once.
+fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &[u16], tokens: u32, json: bool) -> Result<(), AnyError> {
+    let options = bench::BatchOptions {
+        model: load_model(model)?,
+        compute: device::cpu(all_threads())?,
+        phase,
+        batches: sizes.iter().map(|size| usize::from(*size)).collect(),
+        tokens: tokens as usize,
+    };
+    let found = runtime()?.block_on(bench::batches(options))?;
+    if json {
+        say(serde_json::to_string_pretty(&found)?)?
+    } else {
+        say(&found)?
+    }
+    Ok(())
 }
 
 /// `kvasir bench experts`.

@@ -5,6 +5,7 @@
 mod commands;
 mod device;
 mod roles;
+mod serving;
 
 use std::error::Error;
 use std::io::Write;
@@ -53,6 +54,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Bench(command))) => commands::bench(command),
         (None, Some(Command::Gpu(args))) => commands::gpu(args),
         (None, Some(Command::Model(command))) => commands::model(command),
+        (None, Some(Command::Keys(command))) => serving::keys(command),
         (None, Some(Command::Wallet(command))) => commands::wallet(command),
         (None, Some(Command::Ledger(command))) => commands::ledger(command),
         (None, None) => {

@@ -91,11 +91,13 @@ async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), An
     let backbone = Arc::new(Backbone::new(Arc::clone(&model), Arc::new(dispatch.clone()))?);
 
     let hubs = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;
-    let clients = bind::listen_private(config.api, config.allow_public, ALLOW_PUBLIC).await?;
+    let (clients, api) = super::serving::api(&config, &dispatch).await?;
+    let scheme = if api.tls.is_some() { "https" } else { "http" };
     say(format_args!("model {}", model.name))?;
     say(format_args!("listening for hubs on {}", hubs.local_addr()?))?;
-    say(format_args!("completions on http://{}", clients.local_addr()?))?;
-    let (served, ()) = tokio::join!(api::serve(clients, backbone, shutdown.clone()), dispatch.serve(hubs, shutdown));
+    say(format_args!("completions on {scheme}://{}", clients.local_addr()?))?;
+    let (served, ()) =
+        tokio::join!(api::serve(clients, backbone, api, shutdown.clone()), dispatch.serve(hubs, shutdown));
     Ok(served?)
 }
 

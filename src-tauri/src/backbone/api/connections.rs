@@ -1,22 +1,31 @@
 //! The API's connections: so many at once, none that takes for ever, all ended soon after a stop.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use crate::net::tcp;
 use crate::shutdown::Shutdown;
 
-/// Connections at once: everybody who may have a place, several times over, for probes and idle clients.
-const CONNECTIONS: usize = 128;
+/// Connections at once: everybody who may run or wait, and some more for probes and idle clients.
+const CONNECTIONS: usize = 768;
+/// For a TLS handshake.
+const TLS_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a client may take nothing of what is written to it.
+const WRITE_DEADLINE: Duration = Duration::from_secs(60);
 /// For a request's head, and for the next request of a connection that stays open.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 /// For answers under way after a stop: a generation ends within a step, a client that does not read never.
@@ -25,9 +34,10 @@ const DRAIN: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `router` until `shutdown`, then lets what is under way end for a while and cuts the rest.
-pub async fn serve(listener: TcpListener, router: Router, shutdown: Shutdown) {
+pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, router: Router, shutdown: Shutdown) {
     let mut connections = JoinSet::new();
-    accept(&listener, &router, &shutdown, &mut connections).await;
+    let tls = tls.map(TlsAcceptor::from);
+    accept(&listener, tls.as_ref(), &router, &shutdown, &mut connections).await;
     drop(listener);
     let ended = timeout(DRAIN, async {
         while let Some(done) = connections.join_next().await {
@@ -40,7 +50,13 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: Shutdown) {
     }
 }
 
-async fn accept(listener: &TcpListener, router: &Router, shutdown: &Shutdown, connections: &mut JoinSet<()>) {
+async fn accept(
+    listener: &TcpListener,
+    tls: Option<&TlsAcceptor>,
+    router: &Router,
+    shutdown: &Shutdown,
+    connections: &mut JoinSet<()>,
+) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut stop = std::pin::pin!(shutdown.wait());
     loop {
@@ -49,9 +65,9 @@ async fn accept(listener: &TcpListener, router: &Router, shutdown: &Shutdown, co
             Some(done) = connections.join_next() => report(done),
             accepted = listener.accept() => match (accepted, Arc::clone(&room).try_acquire_owned()) {
                 (Ok((stream, _)), Ok(permit)) => {
-                    let (router, shutdown) = (router.clone(), shutdown.clone());
+                    let (tls, router, shutdown) = (tls.cloned(), router.clone(), shutdown.clone());
                     connections.spawn(async move {
-                        connection(stream, router, shutdown).await;
+                        opened(stream, tls, router, shutdown).await;
                         drop(permit);
                     });
                 }
@@ -65,8 +81,18 @@ async fn accept(listener: &TcpListener, router: &Router, shutdown: &Shutdown, co
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, shutdown: Shutdown) {
+async fn opened(stream: TcpStream, tls: Option<TlsAcceptor>, router: Router, shutdown: Shutdown) {
     tcp::tune(&stream);
+    let Some(tls) = tls else { return connection(stream, router, shutdown).await };
+    match timeout(TLS_DEADLINE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => connection(stream, router, shutdown).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a client's TLS handshake failed"),
+        Err(_) => tracing::debug!("a client's TLS handshake took too long"),
+    }
+}
+
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, shutdown: Shutdown) {
+    let stream = Patient { stream, waiting: None };
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
     let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
@@ -87,5 +113,51 @@ fn report(done: Result<(), JoinError>) {
         && error.is_panic()
     {
         tracing::error!(%error, "a client's task panicked");
+    }
+}
+
+/// A stream whose writes end when the other side takes nothing for too long.
+struct Patient<S> {
+    stream: S,
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Patient<S> {
+    /// Passes on what a write gave, unless it has been waiting for too long.
+    fn hold<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waiting = None;
+            return written;
+        }
+        let deadline = || Box::pin(tokio::time::sleep_until(Instant::now() + WRITE_DEADLINE));
+        ready!(self.waiting.get_or_insert_with(deadline).as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.hold(context, written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.hold(context, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let closed = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.hold(context, closed)
     }
 }

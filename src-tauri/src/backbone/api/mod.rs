@@ -1,122 +1,251 @@
-//! The completions API: `POST /v1/completions` in OpenAI's shape, plain or as server-sent events.
+//! OpenAI's API over the scheduler: chats and completions, whole or as server-sent events.
 //!
-//! Before: a client on this machine or network; there are no keys, so the listener is private. After: one generation at
-//! a time on its own thread; a client that goes away ends its generation within a step.
-//! **Promise:** a place is taken before a body is read; every read has a deadline; a stop ends every connection soon.
-//! Why no name but `localhost` is served: a web page could point its own name at this address and read the answers.
+//! Before: a client, on this machine or with a key. After: an [`Order`](crate::backbone::Order) among all others; a
+//! client that goes away ends it within a step.
+//! **Promises:** a place is taken before a body is read; every read and write has a deadline; what is not understood is
+//! refused by name; a stop ends every connection soon. Why no name but `localhost` is served without keys or TLS: a
+//! web page could point its own name at this address and read the answers.
 
+mod answer;
 mod connections;
-mod generation;
+mod error;
+mod host;
+pub mod keys;
+mod metrics;
+mod prepare;
 mod request;
+mod shape;
+mod speech;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
-use axum::http::uri::Authority;
+use axum::extract::{DefaultBodyLimit, Extension, FromRequest, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use serde_json::json;
+use axum::{Json, Router};
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 
 use super::Backbone;
+use super::scheduler::{Place, Scheduler, SchedulerConfig};
+use crate::clock::{Clock as _, SystemClock};
+use crate::dispatch::RemoteDispatch;
 use crate::shutdown::Shutdown;
-use generation::{Job, Outcome, take_place};
-pub use request::{ApiError, CompletionRequest};
+use answer::Answer;
+pub use error::ApiError;
+use keys::{Client, KeyGuard, Metered};
+use prepare::Prepared;
+pub use request::{ChatRequest, CompletionRequest};
+use shape::{ChatShape, CompletionShape, Head, Shape};
 
-/// Generations at once. Each is single-stream; more would only share the same processors.
-const GENERATIONS: usize = 1;
-/// Clients that may wait for their turn.
-const WAITING: usize = 16;
 /// Largest request body: the longest prompt, escaped.
 const BODY_BYTES_MAX: usize = 8 << 20;
 /// How long a client may take to send its body; its place is taken meanwhile.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
+/// Prompts that are turned into tokens at once; the rest of the processors generates.
+const READERS: usize = 2;
+/// How often the usage of keys is written down; a crash loses as much.
+const USAGE_SAVED: Duration = Duration::from_secs(5);
+
+/// How the API serves.
+#[derive(Clone, Default)]
+pub struct ApiConfig {
+    /// What the scheduler may use.
+    pub scheduler: SchedulerConfig,
+    /// Who may come; everybody without.
+    pub keys: Option<KeyGuard>,
+    /// What it shows to prove its name; plain HTTP without.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Whose counters `/metrics` shows as well.
+    pub dispatch: Option<RemoteDispatch>,
+}
 
 /// What the handlers share.
-pub(super) struct Api {
-    backbone: Arc<Backbone>,
-    /// Taken before a request is accepted.
-    places: Arc<Semaphore>,
-    /// Taken while a generation runs.
-    turns: Arc<Semaphore>,
-    shutdown: Shutdown,
+struct Api {
+    scheduler: Scheduler,
+    config: ApiConfig,
+    readers: Arc<Semaphore>,
+    requests: metrics::Requests,
+    clock: SystemClock,
+}
+
+impl Api {
+    fn backbone(&self) -> &Backbone {
+        self.scheduler.backbone()
+    }
+
+    /// What the objects of an answer repeat.
+    fn head(&self, prefix: &str, prepared: &Prepared) -> Head {
+        Head {
+            // Without randomness ids repeat, which no client minds.
+            id: format!("{prefix}-{:016x}", getrandom::u64().unwrap_or(0)),
+            created: self.clock.unix_ms() / 1000,
+            model: self.backbone().model().name.clone(),
+            reach: prepared.order.reach,
+            include_usage: prepared.common.include_usage,
+        }
+    }
 }
 
 /// Serves clients on `listener` until `shutdown`; running generations are ended then, and every connection soon after.
 ///
 /// # Errors
-/// None; failed accepts are logged and tried again.
-pub async fn serve(listener: TcpListener, backbone: Arc<Backbone>, shutdown: Shutdown) -> std::io::Result<()> {
+/// Usage that cannot be written at the end; failed accepts are logged and tried again.
+pub async fn serve(
+    listener: TcpListener,
+    backbone: Arc<Backbone>,
+    config: ApiConfig,
+    shutdown: Shutdown,
+) -> Result<(), keys::KeyError> {
+    let (tls, guard) = (config.tls.clone(), config.keys.clone());
     let api = Arc::new(Api {
-        backbone,
-        places: Arc::new(Semaphore::new(GENERATIONS + WAITING)),
-        turns: Arc::new(Semaphore::new(GENERATIONS)),
-        shutdown: shutdown.clone(),
+        scheduler: Scheduler::start(backbone, config.scheduler, shutdown.clone()),
+        config,
+        readers: Arc::new(Semaphore::new(READERS)),
+        requests: metrics::Requests::default(),
+        clock: SystemClock::default(),
     });
     let router = Router::new()
+        .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completions))
         .route("/v1/models", get(models))
-        .route("/healthz", get(|| async { "ok" }))
+        .route("/v1/models/{*id}", get(model))
+        .route("/metrics", get(metrics_page))
+        .route("/healthz", get(|| async { Json(json!({"ok": true})) }))
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such path") })
+        .method_not_allowed_fallback(|| async {
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method", "no such method of this path")
+        })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(middleware::from_fn(refuse_other_hosts))
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), admit))
         .with_state(api);
-    connections::serve(listener, router, shutdown).await;
-    Ok(())
-}
-
-/// Lets through what was meant for an address or for `localhost`, which no page can take as its own name.
-async fn refuse_other_hosts(request: Request, next: Next) -> Result<Response, ApiError> {
-    let named = request.headers().get_all(header::HOST).iter().map(|value| value.as_bytes());
-    let meant = request.uri().authority().map(|authority| authority.as_str().as_bytes());
-    let hosts: Vec<&[u8]> = named.chain(meant).collect();
-    if !hosts.is_empty() && hosts.iter().all(|host| is_no_name(host)) {
-        return Ok(next.run(request).await);
+    tokio::select! {
+        () = connections::serve(listener, tls, router, shutdown) => {}
+        () = save_usage(guard.as_ref()) => {}
     }
-    let got = hosts.first().map_or_else(|| "none".into(), |host| String::from_utf8_lossy(host).into_owned());
-    let message = format!("expected an IP address or localhost as Host, got {got}: use the server's address");
-    Err(ApiError::new(StatusCode::FORBIDDEN, "host", message))
+    guard.map_or(Ok(()), |guard| guard.save())
 }
 
-/// Whether `host[:port]` is an IP address or `localhost`.
-fn is_no_name(host: &[u8]) -> bool {
-    let Ok(authority) = Authority::try_from(host) else { return false };
-    let host = authority.host();
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    bare.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok()
+/// Writes the usage of keys down, again and again.
+async fn save_usage(guard: Option<&KeyGuard>) {
+    let Some(guard) = guard else { return std::future::pending().await };
+    let mut ticks = interval(USAGE_SAVED);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = guard.save() {
+            tracing::warn!(%error, "the usage of keys is not saved");
+        }
+    }
+}
+
+/// Lets in who may come, and counts what they were told.
+async fn admit(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let response = match who(&api, &request) {
+        Ok(client) => {
+            request.extensions_mut().insert(client);
+            next.run(request).await
+        }
+        Err(error) => error.into_response(),
+    };
+    api.requests.count(&path, response.status());
+    response
+}
+
+fn who(api: &Api, request: &Request) -> Result<Client, ApiError> {
+    let needed = match &api.config.keys {
+        Some(guard) => guard.is_needed().map_err(|error| {
+            tracing::error!(%error, "nobody is let in");
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "keys", "the server cannot read its keys")
+        })?,
+        None => false,
+    };
+    if !needed && api.config.tls.is_none() {
+        host::check(request)?;
+    }
+    let Some(guard) = api.config.keys.as_ref().filter(|_| request.uri().path() != "/healthz") else {
+        return Ok(Client::default());
+    };
+    let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    guard.client(shown.and_then(|value| value.strip_prefix("Bearer ")).map(str::trim))
+}
+
+fn described(api: &Api) -> Value {
+    let model = api.backbone().model();
+    json!({
+        "id": model.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "kvasir",
+        "context_length": model.hyper.context_length,
+    })
 }
 
 async fn models(State(api): State<Arc<Api>>) -> Response {
-    let model = json!({"id": api.backbone.model().name, "object": "model", "owned_by": "kvasir"});
-    axum::Json(json!({"object": "list", "data": [model]})).into_response()
+    Json(json!({"object": "list", "data": [described(&api)]})).into_response()
 }
 
-async fn completions(State(api): State<Arc<Api>>, request: Request) -> Result<Response, ApiError> {
-    let place = take_place(&api)?;
-    let request = CompletionRequest::read(&body(request).await?)?;
-    let stream = request.stream;
-    let job = Job::new(Arc::clone(&api), request, place).await?;
-    if stream {
-        return Ok(job.stream());
+async fn model(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+    let name = &api.backbone().model().name;
+    if id != *name {
+        let message = format!("expected {name}, the model that is served, got another");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message));
     }
-    let Outcome { text, finish, prompt_tokens, completion_tokens } = job.finish().await?;
-    let choice = json!({"index": 0, "text": text, "finish_reason": finish, "logprobs": null});
-    let usage = json!({
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    });
-    let model = &api.backbone.model().name;
-    Ok(axum::Json(json!({"object": "text_completion", "model": model, "choices": [choice], "usage": usage}))
-        .into_response())
+    Ok(Json(described(&api)).into_response())
+}
+
+async fn metrics_page(State(api): State<Arc<Api>>) -> Response {
+    let counts = api.config.dispatch.as_ref().map(RemoteDispatch::counts);
+    let page = metrics::page(&api.scheduler, &api.requests, counts.as_ref());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response()
+}
+
+async fn chat(
+    State(api): State<Arc<Api>>,
+    Extension(client): Extension<Client>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (place, metered) = (api.scheduler.place()?, client.begin()?);
+    let body = body(request).await?;
+    let read = move |api: &Api| prepare::chat(api, &client, ChatRequest::read(&body)?);
+    let prepared = prepare::apart(&api, read).await?;
+    let shape = ChatShape::new(api.head("chatcmpl", &prepared), prepared.order.logprobs.is_some());
+    answer(&api, (place, metered), prepared, shape).await
+}
+
+async fn completions(
+    State(api): State<Arc<Api>>,
+    Extension(client): Extension<Client>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (place, metered) = (api.scheduler.place()?, client.begin()?);
+    let body = body(request).await?;
+    let read = move |api: &Api| prepare::completion(api, &client, CompletionRequest::read(&body)?);
+    let prepared = prepare::apart(&api, read).await?;
+    let shape = CompletionShape::new(api.head("cmpl", &prepared), prepared.order.logprobs.is_some());
+    answer(&api, (place, metered), prepared, shape).await
+}
+
+async fn answer(
+    api: &Api,
+    (place, metered): (Place, Metered),
+    prepared: Prepared,
+    shape: impl Shape,
+) -> Result<Response, ApiError> {
+    let Prepared { order, parser, common } = prepared;
+    let Some(tokenizer) = &api.backbone().model().tokenizer else {
+        return Err(ApiError::internal("the tokenizer is gone"));
+    };
+    let prompt_tokens = order.prompt.len();
+    let events = api.scheduler.submit(place, order)?;
+    let answer = Answer::new(events, tokenizer, common.stop, parser, (metered, prompt_tokens));
+    if common.stream { shape::events(answer, shape).await } else { shape::whole(answer, shape).await }
 }
 
 /// The whole body, within its deadline and its limit.
@@ -127,22 +256,6 @@ async fn body(request: Request) -> Result<Bytes, ApiError> {
         Err(_) => {
             let message = format!("expected the whole body within {} s", BODY_DEADLINE.as_secs());
             Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_late", message))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_no_name;
-
-    #[test]
-    fn only_addresses_and_localhost_are_no_names() {
-        for host in ["127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "[::1]", "localhost", "LocalHost:1", "192.168.0.9:80"]
-        {
-            assert!(is_no_name(host.as_bytes()), "{host}");
-        }
-        for host in ["", "rebound.test:8080", "localhost.rebound.test", "127.0.0.1.rebound.test", ":80", "[rebound]"] {
-            assert!(!is_no_name(host.as_bytes()), "{host}");
         }
     }
 }

@@ -6,6 +6,9 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, context};
 use serde::Serialize as _;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
+/// JSON whose objects keep the order of their keys, since templates print them.
+pub use minijinja::Value as Ordered;
+
 /// One message of a conversation.
 #[derive(Clone, Debug)]
 pub struct ChatMessage {
@@ -13,6 +16,42 @@ pub struct ChatMessage {
     pub role: String,
     /// Its text.
     pub content: String,
+    /// What an assistant thought before it.
+    pub reasoning_content: Option<String>,
+    /// The tools that an assistant called, in OpenAI's shape, their arguments as objects.
+    pub tool_calls: Vec<Ordered>,
+}
+
+impl ChatMessage {
+    /// A text without thoughts or calls.
+    #[must_use]
+    pub fn new(role: &str, content: &str) -> Self {
+        let (role, content) = (role.to_owned(), content.to_owned());
+        Self { role, content, reasoning_content: None, tool_calls: Vec::new() }
+    }
+
+    /// The message as a template sees it: what is not there is not defined.
+    fn value(&self) -> Value {
+        let mut fields = vec![("role", Value::from(&*self.role)), ("content", Value::from(&*self.content))];
+        fields.extend(self.reasoning_content.as_deref().map(|text| ("reasoning_content", Value::from(text))));
+        if !self.tool_calls.is_empty() {
+            fields.push(("tool_calls", Value::from(self.tool_calls.clone())));
+        }
+        Value::from_pairs(fields)
+    }
+}
+
+/// A conversation as its template sees it.
+#[derive(Clone, Debug, Default)]
+pub struct Chat<'a> {
+    /// What was said.
+    pub messages: &'a [ChatMessage],
+    /// Tools that the answer may call, in OpenAI's shape.
+    pub tools: &'a [Ordered],
+    /// Whether the assistant's turn is opened.
+    pub add_generation_prompt: bool,
+    /// Whether the model is to think first; the template decides when nobody says.
+    pub enable_thinking: Option<bool>,
 }
 
 /// A compiled template.
@@ -38,15 +77,17 @@ impl Template {
         Ok(Self(env))
     }
 
-    pub fn render(
-        &self,
-        messages: &[ChatMessage],
-        add_generation_prompt: bool,
-        enable_thinking: bool,
-    ) -> Result<String, Error> {
-        let message = |m: &ChatMessage| context! { role => m.role.as_str(), content => m.content.as_str() };
-        let messages = Value::from(messages.iter().map(message).collect::<Vec<_>>());
-        self.0.get_template(NAME)?.render(context! { messages, add_generation_prompt, enable_thinking })
+    pub fn render(&self, chat: &Chat<'_>) -> Result<String, Error> {
+        let Chat { messages, tools, add_generation_prompt, enable_thinking } = chat;
+        let messages: Vec<Value> = messages.iter().map(ChatMessage::value).collect();
+        let given = context! { messages, add_generation_prompt };
+        let tools = if tools.is_empty() {
+            context! {}
+        } else {
+            context! { tools => tools.to_vec() }
+        };
+        let thinking = enable_thinking.map_or_else(|| context! {}, |enable_thinking| context! { enable_thinking });
+        self.0.get_template(NAME)?.render(context! { ..given, ..context! { ..tools, ..thinking } })
     }
 }
 
@@ -87,15 +128,16 @@ impl Formatter for Spaced {
 mod tests {
     use super::*;
 
-    fn message(role: &str, content: &str) -> ChatMessage {
-        ChatMessage { role: role.into(), content: content.into() }
+    fn render(template: &Template, messages: &[ChatMessage], enable_thinking: bool) -> Result<String, Error> {
+        let enable_thinking = Some(enable_thinking);
+        template.render(&Chat { messages, add_generation_prompt: true, enable_thinking, ..Chat::default() })
     }
 
     #[test]
     fn python_spelling_of_json_and_strings_is_kept() {
         let source =
             "{{ {'a': [1, 2], 'b': '<é>'}|tojson }}|{{ ' x '.strip() }}|{{ 'a</think>b'.split('</think>')[-1] }}";
-        let text = Template::new(source).unwrap().render(&[], false, false).unwrap();
+        let text = render(&Template::new(source).unwrap(), &[], false).unwrap();
         assert_eq!(text, "{\"a\": [1, 2], \"b\": \"<é>\"}|x|b");
     }
 
@@ -103,9 +145,9 @@ mod tests {
     fn a_template_can_refuse_messages_with_its_own_words() {
         let source = "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}ok";
         let template = Template::new(source).unwrap();
-        let refusal = template.render(&[message("system", "")], false, false).unwrap_err();
+        let refusal = render(&template, &[ChatMessage::new("system", "")], false).unwrap_err();
         assert!(refusal.to_string().contains("user first"), "{refusal}");
-        assert_eq!(template.render(&[message("user", "")], false, false).unwrap(), "ok");
+        assert_eq!(render(&template, &[ChatMessage::new("user", "")], false).unwrap(), "ok");
     }
 
     #[test]
@@ -131,8 +173,42 @@ mod tests {
 {%- if add_generation_prompt %}{{ '<think>' if enable_thinking is not defined or enable_thinking else '<no>' }}{% endif %}
 "#;
         let template = Template::new(source).unwrap();
-        let messages = [message("user", " a "), message("assistant", "<think>t</think>\n\nb"), message("user", "c")];
-        assert_eq!(template.render(&messages, true, false).unwrap(), "<user>a;<assistant>b<user>cx=1<no>");
-        assert_eq!(template.render(&messages, true, true).unwrap(), "<user>a;<assistant>b<user>cx=1<think>");
+        let said = [("user", " a "), ("assistant", "<think>t</think>\n\nb"), ("user", "c")];
+        let messages = said.map(|(role, content)| ChatMessage::new(role, content));
+        assert_eq!(render(&template, &messages, false).unwrap(), "<user>a;<assistant>b<user>cx=1<no>");
+        assert_eq!(render(&template, &messages, true).unwrap(), "<user>a;<assistant>b<user>cx=1<think>");
+    }
+
+    #[test]
+    fn tools_and_earlier_calls_reach_the_template_in_their_order() {
+        let source = r"
+{%- if tools %}{% for tool in tools %}{{ tool | tojson }};{% endfor %}{% endif %}
+{%- for m in messages %}
+    {%- if m.reasoning_content is string %}<think>{{ m.reasoning_content }}</think>{% endif %}
+    {%- if m.tool_calls and m.tool_calls is iterable and m.tool_calls is not mapping %}
+        {%- for call in m.tool_calls %}
+            {%- if call.function is defined %}{% set call = call.function %}{% endif %}
+            {{- '<function=' + call.name + '>' }}
+            {%- for name, value in call.arguments|items %}
+                {%- set value = value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string %}
+                {{- '<parameter=' + name + '>' + value }}
+            {%- endfor %}
+        {%- endfor %}
+    {%- endif %}
+{%- endfor %}
+{{- enable_thinking is defined }}";
+        let ordered = |json: &str| serde_json::from_str::<Ordered>(json).unwrap();
+        let call = ordered(r#"{"type":"function","function":{"name":"f","arguments":{"z":"1","a":{"y":2,"b":[3]}}}}"#);
+        let thought = Some("hm".to_owned());
+        let message =
+            ChatMessage { tool_calls: vec![call], reasoning_content: thought, ..ChatMessage::new("assistant", "") };
+        let tools = [ordered(r#"{"type": "function", "function": {"name": "f", "description": "<é>"}}"#)];
+        let template = Template::new(source).unwrap();
+        let chat = Chat { messages: &[message], tools: &tools, ..Chat::default() };
+        let expected = concat!(
+            r#"{"type": "function", "function": {"name": "f", "description": "<é>"}};<think>hm</think>"#,
+            r#"<function=f><parameter=z>1<parameter=a>{"y": 2, "b": [3]}False"#,
+        );
+        assert_eq!(template.render(&chat).unwrap(), expected);
     }
 }

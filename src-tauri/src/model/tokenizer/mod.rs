@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use tokenizers::DecoderWrapper;
 
-pub use chat::ChatMessage;
+pub use chat::{Chat, ChatMessage, Ordered};
 pub use stream::TokenStream;
 pub(super) use vocabulary::{Split, Vocabulary};
 
@@ -144,19 +144,26 @@ impl Tokenizer {
         self.0.chat.is_some()
     }
 
-    /// The prompt for a conversation. `add_generation_prompt` opens the assistant's turn; `enable_thinking` is passed
-    /// to the template, which may know nothing of it.
+    /// The prompt for a conversation. The template may know nothing of tools or thoughts.
     ///
     /// # Errors
     /// The model has no template, or the template refuses the messages (as Qwen's does for a late system message).
-    pub fn render_chat(
-        &self,
-        messages: &[ChatMessage],
-        add_generation_prompt: bool,
-        enable_thinking: bool,
-    ) -> Result<String, TokenizerError> {
-        let chat = self.0.chat.as_ref().ok_or(TokenizerError::NoTemplate)?;
-        Ok(chat.render(messages, add_generation_prompt, enable_thinking)?)
+    pub fn render_chat(&self, chat: &Chat<'_>) -> Result<String, TokenizerError> {
+        let template = self.0.chat.as_ref().ok_or(TokenizerError::NoTemplate)?;
+        Ok(template.render(chat)?)
+    }
+
+    /// The bytes of one token, control tokens as they are written in a prompt; none for an id without a token.
+    ///
+    /// # Errors
+    /// An id that the model's vocabulary does not have.
+    pub fn token_bytes(&self, id: u32) -> Result<Vec<u8>, TokenizerError> {
+        if let Some((text, _)) = self.0.added.get(&id) {
+            return Ok(text.clone().into_bytes());
+        }
+        let mut bytes = Vec::new();
+        self.append(id, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// Appends the bytes of one token; none for control tokens and ids without a token.

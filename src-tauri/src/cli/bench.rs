@@ -1,0 +1,22 @@
+//! What was typed about measuring several streams at once.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Flags of `kvasir bench prefill`.
+#[derive(Debug, Args)]
+pub struct BenchPrefillArgs {
+    /// Model file or directory; the embedded kvasir-tiny when absent.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// Prompt tokens of each stream.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub tokens: u32,
+    /// Streams at once, e.g. 1,4,16,64.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub batch: Vec<u16>,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
