@@ -76,7 +76,7 @@ fn jitter(bound: Duration) -> Duration {
 pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware>, shutdown: &Shutdown) {
     let timers = &worker.config.timers;
     let mut backoff = Backoff::new(timers);
-    let mut equipment = None;
+    let mut equipment: Option<Equipment> = None;
     for url in worker.config.gateways.iter().cycle() {
         let chosen = hardware.borrow_and_update().clone();
         let in_use = match equipment.take() {
