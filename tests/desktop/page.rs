@@ -93,6 +93,12 @@ impl Page {
         .await;
     }
 
+    /// Clicks what ends the page, and with it perhaps the answer.
+    pub async fn press(&self, id: &str) {
+        let script = "document.getElementById(arguments[0]).click()";
+        let _ = self.post("/execute/sync", json!({"script": script, "args": [id]})).await;
+    }
+
     /// Puts a text into a field, as pasting does.
     pub async fn paste(&self, id: &str, text: &str) {
         let script = "document.getElementById(arguments[0]).value = arguments[1]";

@@ -83,7 +83,7 @@ async fn without_a_tray_the_window_stays_and_says_why() {
     // Somebody who shows icons comes; the window may go.
     session.tray_host().await;
     until("no notice", async || (!page.sees("tray").await).then_some(())).await;
-    page.click("quit").await;
+    page.press("quit").await;
     assert_eq!(until("the end", async || session.noted("ended")).await, 0);
 }
 
