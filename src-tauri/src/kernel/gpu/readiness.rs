@@ -173,7 +173,7 @@ impl<'a> Trial<'a> {
     fn find_base(&mut self, test: &SelfTest<'_>, tile: TileRows, ops: &[Op]) -> Result<(), Fault> {
         let others = candidates(Op::Down, self.weights, tile, self.bounds(Op::Down), usize::MAX);
         let mut first = None;
-        for tiling in std::iter::once(untuned(tile)).chain(others) {
+        for tiling in std::iter::once(untuned(self.weights, tile)).chain(others) {
             // A kernel that already serves requests stays as it is.
             for op in ops {
                 self.open.pipelines.choose((*op, self.weights, tile), tiling);
@@ -353,7 +353,7 @@ mod tests {
             let variant = trial.state.variants.iter().find(|(_, v)| v.kernel == kernel).map(|(_, v)| v.clone());
             assert!(variant.is_some_and(|v| v.fault.is_some() && !v.chosen), "{kernel}");
             let chosen = open.pipelines.kernel((Op::GateUp, weights, TileRows::One)).tiling;
-            assert_eq!(chosen, untuned(TileRows::One));
+            assert_eq!(chosen, untuned(weights, TileRows::One));
         }
         test.check(TileRows::One).expect("the base still passes");
     }
