@@ -125,7 +125,7 @@ impl<'a> Trial<'a> {
         let test = SelfTest::new(self.open, self.weights).map_err(Fault::Device)?;
         let bases: Vec<_> = TileRows::ALL
             .iter()
-            .flat_map(|tile| [Op::GateUp, Op::Down].map(|op| self.kernel(op, *tile, untuned(*tile))))
+            .flat_map(|tile| [Op::GateUp, Op::Down].map(|op| self.kernel(op, *tile, untuned(self.weights, *tile))))
             .collect();
         self.open.pipelines.compile_ahead(&bases);
         for tile in TileRows::ALL {
