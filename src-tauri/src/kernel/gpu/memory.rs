@@ -207,6 +207,6 @@ mod tests {
             assert_eq!(taken + counted(2 * GIB + taken).room(taken, Some(6 * GIB)), (6 * GIB).max(taken));
         }
         // Somebody else took what was free: nothing more is offered.
-        assert_eq!(counted(9 * GIB).room(3 * GIB, None), 4 * GIB / 100 * 80 - 3 * GIB + 0);
+        assert_eq!(counted(9 * GIB).room(3 * GIB, None), 4 * GIB / 100 * 80 - 3 * GIB);
     }
 }
