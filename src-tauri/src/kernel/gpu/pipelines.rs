@@ -1,11 +1,15 @@
 //! Compiled kernels of one device: the tiling chosen for each, compiled at first use and kept.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::GpuError;
 use super::compose::{MatrixKernel, Op, TileRows, Tiling, Weights, quantise_source};
 use super::device::Device;
+
+/// Threads that compile at once.
+const COMPILERS_MAX: usize = 8;
 
 /// A group's layout and the pipeline layout around it.
 pub(super) type Layout = (wgpu::BindGroupLayout, wgpu::PipelineLayout);
@@ -47,15 +51,21 @@ impl Layouts {
 /// A place for which a tiling is chosen.
 pub(super) type Choice = (Op, Weights, TileRows);
 
-/// Tiling of a place that nobody has tuned: right on every adapter, good on none in particular.
+/// Tiling of a place that nobody has tuned: right on every adapter, good on none in particular. Floats have as many
+/// lanes in every tile, so that a row's sum does not depend on how many rows share its expert.
 #[must_use]
-pub(super) const fn untuned(tile: TileRows) -> Tiling {
-    match tile {
-        TileRows::One => Tiling { lanes: 4, rows: 16, shared_blocks: false },
-        TileRows::Four => Tiling { lanes: 2, rows: 32, shared_blocks: false },
-        TileRows::Eight => Tiling { lanes: 1, rows: 32, shared_blocks: false },
-        TileRows::Sixteen => Tiling { lanes: 1, rows: 16, shared_blocks: false },
-    }
+pub(super) const fn untuned(weights: Weights, tile: TileRows) -> Tiling {
+    let (lanes, rows) = match (weights.is_exact(), tile) {
+        (true, TileRows::One) => (4, 16),
+        (true, TileRows::Four) => (2, 32),
+        (true, TileRows::Eight) => (1, 32),
+        (true, TileRows::Sixteen) => (1, 16),
+        (false, TileRows::One) => (4, 16),
+        (false, TileRows::Four) => (4, 8),
+        (false, TileRows::Eight) => (4, 4),
+        (false, TileRows::Sixteen) => (4, 2),
+    };
+    Tiling { lanes, rows, shared_blocks: false }
 }
 
 /// See the module.
@@ -81,7 +91,7 @@ impl Pipelines {
     /// The kernel of a place, with its tiling.
     pub fn kernel(&self, (op, weights, tile): Choice) -> MatrixKernel {
         let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        let tiling = chosen.get(&(op, weights, tile)).copied().unwrap_or(untuned(tile));
+        let tiling = chosen.get(&(op, weights, tile)).copied().unwrap_or(untuned(weights, tile));
         MatrixKernel { op, weights, tile, tiling }
     }
 
@@ -95,13 +105,29 @@ impl Pipelines {
     /// # Errors
     /// It does not compile on this adapter.
     pub fn compiled(&self, kernel: MatrixKernel) -> Result<wgpu::ComputePipeline, GpuError> {
-        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pipeline) = compiled.get(&kernel) {
-            return Ok(pipeline.clone());
+        let known = |all: &HashMap<MatrixKernel, wgpu::ComputePipeline>| all.get(&kernel).cloned();
+        if let Some(pipeline) = known(&self.compiled.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(pipeline);
         }
+        // Without the lock, so that several threads compile at once.
         let pipeline = self.device.pipeline(&kernel.to_string(), &kernel.source(), self.layouts.of(kernel))?;
-        compiled.insert(kernel, pipeline.clone());
-        Ok(pipeline)
+        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(compiled.entry(kernel).or_insert(pipeline).clone())
+    }
+
+    /// Compiles kernels on several threads; one that does not compile says so when it is used.
+    pub fn compile_ahead(&self, kernels: &[MatrixKernel]) {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(COMPILERS_MAX);
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..threads.min(kernels.len()) {
+                scope.spawn(|| {
+                    while let Some(kernel) = kernels.get(next.fetch_add(1, Relaxed)) {
+                        let _ = self.compiled(*kernel);
+                    }
+                });
+            }
+        });
     }
 
     /// The quantiser.

@@ -14,7 +14,7 @@ use crate::kernel::numerics::{self, ExactMatrix, QuantisedRow, quantise_row};
 use crate::kernel::{CpuKernel, CpuPath};
 use crate::model::{BlockType, ExpertWeights, Matrix};
 use crate::types::GateWeight;
-use crate::wire::work::{Activations, Assignment, PartialValues, RowHead};
+use crate::wire::work::{Activations, Assignment, PartialValues, RowHead, RowStatus};
 
 const EXACT: [BlockType; 5] = [BlockType::Q4_K, BlockType::Q5_K, BlockType::Q6_K, BlockType::Q8_0, BlockType::Q4_0];
 
@@ -184,7 +184,8 @@ fn compare(open: &Open, case: &Case, label: &str) -> usize {
 
 #[test]
 fn every_type_gives_the_bytes_of_the_specification() {
-    let Some(open) = gpu() else { return };
+    let Some(unchecked) = gpu() else { return };
+    let checked = Open::new(&options(true), Duration::ZERO).expect("an adapter");
     for (t, ty) in EXACT.into_iter().enumerate() {
         let (mut compared, mut non_zero, mut rows) = (0, 0, 0);
         for seed in 0..cases(24) {
@@ -196,6 +197,7 @@ fn every_type_gives_the_bytes_of_the_specification() {
             let inner = if seed % 4 == 3 && shape[1] % 256 == 0 { random.pick(&EXACT) } else { ty };
             let n = 1 + random.below(20) as usize;
             let case = case([ty, inner], shape, 1 + random.below(3) as u16, n, 1000 * seed + t as u64);
+            let open = if seed % 3 == 2 { &checked } else { unchecked };
             compared += compare(open, &case, &format!("{ty:?}/{inner:?} {shape:?} seed {seed}"));
             non_zero += case.sums.chunks(shape[0]).filter(|row| row.iter().any(|v| *v != 0)).count();
             rows += n;
@@ -368,4 +370,51 @@ fn experts_of_types_that_no_kernel_reads_together_are_refused_by_name() {
     let error = pack(&Expert::new(&mixed).expect("shapes fit"), "a GPU").expect_err("two types");
     let types = [BlockType::Q8_0, BlockType::Q4_0, BlockType::Q8_0];
     assert_eq!(error, KernelError::Types { device: "a GPU".to_owned(), types });
+}
+
+#[test]
+fn two_threads_share_a_gpu_and_each_gets_its_own_bytes() {
+    let Some(open) = gpu() else { return };
+    let small: Vec<Case> = (0..12).map(|seed| case([BlockType::Q4_0; 2], [64, 32], 2, 2, seed)).collect();
+    // Larger from case to case, so that buffers grow while the other thread's jobs are under way.
+    let growing: Vec<Case> =
+        (0..6).map(|n| case([BlockType::Q8_0; 2], [96 + 64 * n, 64], 2, 3 + 9 * n, 50 + n as u64)).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| small.iter().cycle().take(60).for_each(|case| _ = compare(open, case, "small")));
+        scope.spawn(|| growing.iter().for_each(|case| _ = compare(open, case, "growing")));
+    });
+}
+
+#[test]
+fn a_row_of_floats_has_the_same_bits_alone_and_in_any_batch() {
+    let Some(open) = gpu() else { return };
+    let mut random = Random::new(11);
+    let mut matrix = |rows: usize, cols: usize| {
+        let bytes: Vec<u8> = (0..rows * cols).flat_map(|_| (random.gaussian() / 8.0).to_le_bytes()).collect();
+        Matrix::new(BlockType::F32, rows, cols, bytes.into()).expect("the shape fits")
+    };
+    let stored = [ExpertWeights { gate: matrix(52, 100), up: matrix(52, 100), down: matrix(100, 52) }];
+    let layer = placed(open, &stored);
+    let x: Vec<f32> = (0..21 * 100).map(|i| ((i * 7 % 31) as f32 - 15.0) / 9.0).collect();
+    let compute = |x: &[f32]| {
+        let rows = x.len() / 100;
+        let gate = GateWeight { mantissa: 0, exponent: 0 };
+        let request = Dispatch {
+            lease: 0,
+            deadline_ms: 0,
+            hidden: 100,
+            rows: (0..rows as u32).map(|r| RowHead { grid: 0, count: 1, first: r }).collect(),
+            activations: Activations::Float(x.to_vec()),
+            assignments: (0..rows).map(|_| Assignment { expert: 0, gate }).collect(),
+        };
+        let replies = open.compute(&layer, 0, &[request], false).expect("computed").0;
+        let PartialValues::Float(values) = &replies[0].values else { panic!("a float reply") };
+        values.iter().map(|v| v.to_bits()).collect::<Vec<u32>>()
+    };
+    let together = compute(&x);
+    assert!(together.iter().any(|bits| *bits != 0));
+    for batch in [1, 3, 8] {
+        let apart: Vec<u32> = x.chunks(batch * 100).flat_map(&compute).collect();
+        assert!(apart == together, "batches of {batch}");
+    }
 }
