@@ -42,6 +42,8 @@ pub struct Session {
     bus: String,
     guests: Vec<Guest>,
     host: Option<(Connection, Watcher)>,
+    /// Where libraries are looked for first.
+    libraries: PathBuf,
 }
 
 impl Session {
@@ -56,7 +58,7 @@ impl Session {
     /// A session with a bus and nothing on it.
     pub fn bare() -> Self {
         let home = tempfile::tempdir().unwrap();
-        for dir in ["run", "config/gtk-3.0", "data"] {
+        for dir in ["run", "config/gtk-3.0", "data", "lib"] {
             std::fs::create_dir_all(home.path().join(dir)).unwrap();
         }
         std::fs::set_permissions(home.path().join("run"), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
@@ -74,7 +76,8 @@ impl Session {
             .unwrap();
         let mut bus = String::new();
         BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut bus).unwrap();
-        Self { home, bus: bus.trim().to_owned(), guests: vec![Guest(daemon)], host: None }
+        let libraries = home.path().join("lib");
+        Self { home, bus: bus.trim().to_owned(), guests: vec![Guest(daemon)], host: None, libraries }
     }
 
     /// `program` within this session.
@@ -88,6 +91,7 @@ impl Session {
             .env("XDG_CONFIG_HOME", home.join("config"))
             .env("XDG_DATA_HOME", home.join("data"))
             .env("DBUS_SESSION_BUS_ADDRESS", &self.bus)
+            .env("LD_LIBRARY_PATH", &self.libraries)
             .env("LIBGL_ALWAYS_SOFTWARE", "1")
             .env("NO_AT_BRIDGE", "1")
             .env("GTK_A11Y", "none");
@@ -133,6 +137,11 @@ impl Session {
 
     fn connection(&self) -> Builder<'_> {
         Builder::address(self.bus.as_str()).unwrap()
+    }
+
+    /// Makes a library as good as not installed: what is found first is no library.
+    pub fn without_library(&self, name: &str) {
+        std::fs::write(self.libraries.join(name), "").unwrap();
     }
 
     /// Starts `program` for as long as the session lasts.

@@ -130,19 +130,22 @@ async fn a_second_start_shows_the_first_ones_window_with_the_invitation_of_its_l
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the stage that tests/desktop/run sets"]
-async fn sigterm_drains_the_worker() {
+async fn sigterm_and_the_end_of_a_session_drain_the_worker() {
     let dir = tempfile::tempdir().unwrap();
     let fleet = fleet(dir.path());
     let code = join_code(dir.path(), &fleet);
-    let mut session = Session::usual().await;
-    let page = Page::open(&mut session, &[]).await;
-    page.join(&code).await;
-    page.click("contribute").await;
-    page.until_state("working").await;
-    let pid = session.noted("pid").unwrap();
-    assert!(std::process::Command::new("kill").arg(pid.to_string()).status().unwrap().success());
-    assert_eq!(until("the end", async || session.noted("ended")).await, 0);
-    until("an empty hub", async || (fleet.sessions().await == 0).then_some(())).await;
+    for signal in ["-TERM", "-HUP"] {
+        let mut session = Session::usual().await;
+        let page = Page::open(&mut session, &["--open", &code]).await;
+        page.click("accept").await;
+        until("Contribute", async || page.can("contribute").await.then_some(())).await;
+        page.click("contribute").await;
+        page.until_state("working").await;
+        let pid = session.noted("pid").unwrap().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        assert_eq!(until("the end", async || session.noted("ended")).await, 0, "{signal}");
+        until("an empty hub", async || (fleet.sessions().await == 0).then_some(())).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -89,6 +89,20 @@ async fn without_a_tray_the_window_stays_and_says_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the stage that tests/desktop/run sets"]
+async fn without_the_trays_library_the_window_stays_and_says_which() {
+    let mut session = Session::usual().await;
+    session.without_library("libayatana-appindicator3.so.1");
+    let page = Page::open(&mut session, &[]).await;
+    page.until_text("tray", |text| text.contains("libayatana-appindicator3")).await;
+    close_window(&session);
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert!(has_window(&session), "there would be no way back");
+    page.press("quit").await;
+    assert_eq!(until("the end", async || session.noted("ended")).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
 async fn a_gateway_that_is_away_is_named() {
     let mut session = Session::usual().await;
     let operator = KeyPair::from_seed(&[1; 32]);

@@ -102,7 +102,8 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     };
     let store = std::sync::Arc::new(OsKeyStore::new(KEYRING_SERVICE));
     let config = EngineConfig::new(state, store, options.hardware);
-    let (engine, ended) = Engine::start(EngineConfig { memory_bytes: options.memory_bytes, ..config });
+    // The engine's task ends with its last handle, or with Quit.
+    let (engine, _) = Engine::start(EngineConfig { memory_bytes: options.memory_bytes, ..config });
     let shell = Shell::new(engine, app.package_info().version.to_string());
     app.manage(shell.clone());
     let icon = tray::Icon::build(app.handle());
@@ -113,13 +114,13 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
         tauri::async_runtime::spawn(tray_host::watch(shell.clone()));
     }
     tauri::async_runtime::spawn(shell.clone().keep_view());
+    tauri::async_runtime::spawn(window::keep_reachable(app.handle().clone(), shell.clone()));
     tauri::async_runtime::spawn(tray::keep(app.handle().clone(), shell.clone(), icon));
     let quitting = app.handle().clone();
     tauri::async_runtime::spawn(async move {
         shell::session_end().await;
         shell::quit(&quitting).await;
     });
-    drop(ended);
     if let Some(text) = options.join {
         tauri::async_runtime::spawn(async move { shell.open(text).await });
     }

@@ -2,6 +2,9 @@
 
 use tauri::{AppHandle, Manager, WebviewUrl, WebviewWindowBuilder};
 
+use super::shell::Shell;
+use crate::engine::Tray;
+
 /// The only window; the capability names it.
 const WINDOW: &str = "main";
 
@@ -20,6 +23,18 @@ pub(super) fn show(app: &AppHandle) -> Result<(), tauri::Error> {
         .on_navigation(|url| url.scheme() == "tauri" || url.host_str() == Some("tauri.localhost"))
         .build()?;
     Ok(())
+}
+
+/// Shows the window whenever no tray shows the icon, so that there is always a way to the program.
+pub(super) async fn keep_reachable(app: AppHandle, shell: Shell) {
+    let mut views = shell.views();
+    let mut tray = Tray::Shown;
+    while views.changed().await.is_ok() {
+        let before = std::mem::replace(&mut tray, views.borrow_and_update().tray);
+        if tray != Tray::Shown && before == Tray::Shown {
+            show_soon(&app);
+        }
+    }
 }
 
 /// As [`show`], from any thread.

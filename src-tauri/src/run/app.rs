@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use super::device::{self, Wanted};
 use super::{AnyError, all_threads};
@@ -12,6 +13,8 @@ use crate::shutdown;
 
 /// WebKit's own switch; see [`spare_the_web_view`].
 const DMABUF: &str = "WEBKIT_DISABLE_DMABUF_RENDERER";
+/// How long threads may finish what they do after Quit.
+const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// Runs the app; `open` is the link that the desktop was given, if any.
 pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<ExitCode, AnyError> {
@@ -31,7 +34,10 @@ pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<Exit
     });
     let join = open.or_else(|| flags.join.clone());
     let runtime = super::runtime()?;
-    Ok(desktop::run(Options { state: flags.state.clone(), memory_bytes, hardware, join, hidden }, &runtime)?)
+    let ended = desktop::run(Options { state: flags.state.clone(), memory_bytes, hardware, join, hidden }, &runtime);
+    // A keyring may still ask for its password, or a driver look for its card: nobody waits for them any more.
+    runtime.shutdown_timeout(LAST_WORK);
+    Ok(ended?)
 }
 
 /// WebKit's DMA-BUF renderer leaves windows white on many machines with an NVIDIA card, which are those that come here.
