@@ -266,7 +266,8 @@ fn gpus_decode_identically_alone_and_beside_a_cpu() {
     let mixed = demo_json(&["--device", "gpu,cpu", "--allow-software", "--tokens", "4"]);
     assert_honest(&mixed, LAYERS);
     let [first, second] = &devices(&mixed)[..] else { panic!("two workers") };
-    assert!(first.starts_with("gpu (") && second.starts_with("cpu (") && second.contains(" because "), "{second}");
+    assert!(first.starts_with("gpu (") && second.starts_with("cpu ("), "{first}, {second}");
+    assert!([first, second].iter().all(|device| device.ends_with(" because it was asked for")), "{first}, {second}");
     let parts = mixed["workers"].as_array().unwrap();
     assert!(parts.iter().all(|w| w["work_bytes"].as_u64() > Some(0)), "both computed");
 }

@@ -5,6 +5,7 @@ mod allocation;
 mod api;
 mod demo;
 mod dispatch;
+mod engine;
 mod exact;
 mod fuzz;
 mod gateway;

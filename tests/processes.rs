@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::support::fleet::{Fleet, client, fleet};
 use crate::support::process::{Process, kvasir};
 
 const PROMPT: &str = "Once upon a time there was a";
@@ -16,13 +17,6 @@ fn local_text(dir: &Path) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document on stdout");
     document["text"].as_str().expect("text").to_owned()
-}
-
-/// A client that trusts the gateway's trial authority.
-fn client(ca: &Path) -> reqwest::Client {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let ca = reqwest::Certificate::from_pem(&std::fs::read(ca).expect("the authority's file")).expect("PEM");
-    reqwest::Client::builder().tls_certs_merge([ca]).build().expect("a client")
 }
 
 /// Streams a greedy completion and calls `on_token` after each event; gives the text.
@@ -49,32 +43,6 @@ async fn stream(client: &reqwest::Client, api: &str, mut on_token: impl FnMut(us
     text
 }
 
-struct Fleet {
-    backbone: Process,
-    hub: Process,
-    gateway: Process,
-    api: String,
-    public: String,
-    operator: String,
-}
-
-/// Backbone, hub and gateway, configured by `kvasir.toml` or by flags.
-fn fleet(dir: &Path) -> Fleet {
-    let mut backbone =
-        Process::start(dir, &["--headless", "backbone", "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"]);
-    let dispatch = backbone.after("listening for hubs on ");
-    let api = backbone.after("completions on ");
-    let toml = format!("[hub]\nlisten = \"127.0.0.1:0\"\nbackbone = \"{dispatch}\"\n");
-    std::fs::write(dir.join("kvasir.toml"), toml).expect("the file is written");
-    let mut hub = Process::start(dir, &["--headless", "hub", "--config", "kvasir.toml"]);
-    let operator = hub.after("operator key ");
-    let hub_address = hub.after("listening for gateways on ");
-    let args = ["--headless", "gateway", "--listen", "127.0.0.1:0", "--hub", &hub_address, "--tls-trial"];
-    let mut gateway = Process::start(dir, &args);
-    let public = gateway.after("listening on https://").rsplit_once(':').expect("a port").1.to_owned();
-    Fleet { backbone, hub, gateway, api, public: format!("localhost:{public}"), operator }
-}
-
 fn worker(dir: &Path, fleet: &Fleet, name: &str) -> (Process, String) {
     let gateway = format!("wss://{}", fleet.public);
     let args = [
@@ -98,6 +66,7 @@ async fn a_worker_killed_in_the_middle_of_a_completion_changes_nothing() {
     let (mut victim, _) = worker(dir.path(), &fleet, "worker-a");
     let (survivor, wallet) = worker(dir.path(), &fleet, "worker-b");
     let client = client(&dir.path().join("kvasir-state/gateway/trial-ca.pem"));
+    assert_eq!(fleet.sessions().await, 2);
 
     let text = stream(&client, &fleet.api, |events| {
         if events == TOKENS / 3 {
@@ -126,6 +95,56 @@ async fn a_worker_killed_in_the_middle_of_a_completion_changes_nothing() {
         let status = process.terminate();
         assert_eq!(status.code(), Some(0), "a role that drains exits 0");
     }
+}
+
+/// A command that ends: its exit code, and what it said on stdout and stderr.
+fn ended(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let output = kvasir(dir, args).output().expect("the program runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn one_code_is_all_that_a_worker_needs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let refused = |args: &[&str]| ended(dir.path(), &[&["--headless", "worker", "--state", "w"], args].concat());
+    let (code, _, why) = refused(&[]);
+    assert_eq!(code, Some(2));
+    assert!(why.contains("worker needs --join"), "{why}");
+
+    let fleet = fleet(dir.path());
+    let gateway = format!("wss://{}", fleet.public);
+    let ca = "kvasir-state/gateway/trial-ca.pem";
+    let invite = ["hub", "invite", "--gateway", &gateway, "--ca", ca, "--file", "invitation"];
+    let (code, invitation, why) = ended(dir.path(), &invite);
+    assert_eq!(code, Some(0), "{why}");
+    assert!(invitation.starts_with("kvasir://join#") && !invitation.contains('\n'), "{invitation}");
+
+    let (code, _, why) =
+        refused(&["--join", "invitation", "--operator", "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk"]);
+    assert_eq!(code, Some(1));
+    assert!(why.contains(&fleet.operator), "the operator who invites is named: {why}");
+    let (_, _, why) = refused(&["--join", &invitation[..invitation.len() - 8]]);
+    assert!(why.contains("join code"), "{why}");
+
+    let args = ["--headless", "worker", "--state", "w", "--join", "invitation"];
+    let mut worker = Process::start(dir.path(), &args);
+    worker.after("serving ");
+    assert_eq!(worker.terminate().code(), Some(0));
+    // The network is remembered.
+    let mut worker = Process::start(dir.path(), &args[..4]);
+    worker.after("serving ");
+    for process in [worker, fleet.gateway, fleet.hub, fleet.backbone] {
+        assert_eq!(process.terminate().code(), Some(0));
+    }
+}
+
+#[test]
+fn who_has_no_operator_key_invites_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (code, out, why) = ended(dir.path(), &["hub", "invite", "--gateway", "wss://gateway.example"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(why.contains("operator.key") && why.contains("first starts"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

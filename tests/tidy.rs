@@ -14,6 +14,7 @@ fn allowed(room: &str) -> Option<&'static [&'static str]> {
         "dispatch" => Some(&["kernel"]),
         "hub" | "gateway" => Some(&["ledger"]),
         "worker" => Some(&["kernel", "wallet"]),
+        "engine" => Some(&["kernel", "wallet", "worker"]),
         "ledger" => Some(&["wallet"]),
         "config" => Some(&["cli"]),
         "run" | "demo" | "bench" | "desktop" | "main" | "lib" => None,
@@ -25,14 +26,15 @@ fn allowed(room: &str) -> Option<&'static [&'static str]> {
 const WALLS: &[(&str, &[&str])] = &[
     ("wgpu::", &["kernel/gpu"]),
     ("naga::", &["kernel/gpu"]),
-    ("tauri::", &["desktop"]),
+    ("tauri::", &["desktop/"]),
     ("tokio_tungstenite::", &["net/"]),
     ("clap::", &["cli", "main.rs"]),
     ("sqlx::", &["ledger/store"]),
     ("tokenizers::", &["model/"]),
     ("minijinja", &["model/"]),
-    ("keyring::", &["wallet/"]),
+    ("keyring_core::", &["wallet/"]),
     ("std::arch", &["kernel/cpu"]),
+    ("zbus::", &["desktop/"]),
     ("anyhow::", &["run/", "main.rs"]),
 ];
 
@@ -57,7 +59,7 @@ fn files(dir: &Path, ending: &str, out: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries {
         let path = entry.expect("a readable directory").path();
-        if path.is_dir() {
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "node_modules") {
             files(&path, ending, out);
         } else if path.extension().is_some_and(|e| e == ending) {
             out.push(path);

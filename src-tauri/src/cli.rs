@@ -4,6 +4,7 @@
 
 mod api;
 mod bench;
+mod hub;
 mod layers;
 
 use std::net::SocketAddr;
@@ -16,6 +17,7 @@ use crate::types::PublicKey;
 
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{BenchDecodeArgs, BenchPrefillArgs};
+pub use hub::{HubCommand, InviteArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
@@ -25,6 +27,12 @@ pub struct Cli {
     /// Run one server role instead of the desktop app.
     #[arg(long, value_enum)]
     pub headless: Option<Role>,
+    /// Open the app's window, with a join link if the desktop was given one.
+    #[arg(long, value_name = "LINK", num_args = 0..=1, conflicts_with = "headless")]
+    pub open: Option<Option<String>>,
+    /// Start the app without its window, for the start of a session.
+    #[arg(long, conflicts_with_all = ["headless", "open"])]
+    pub hidden: bool,
     /// Flags of the server roles.
     #[command(flatten)]
     pub flags: RoleFlags,
@@ -98,6 +106,9 @@ pub struct RoleFlags {
     /// worker: public key of an operator whose hubs are trusted (repeatable).
     #[arg(long = "operator", env = "KVASIR_OPERATOR")]
     pub operators: Vec<PublicKey>,
+    /// worker: join code, or file with one: gateways, operator and certificate authority of a network in one text.
+    #[arg(long, env = "KVASIR_JOIN")]
+    pub join: Option<String>,
     /// worker: PEM file with an additional certificate authority.
     #[arg(long)]
     pub ca: Option<PathBuf>,
@@ -153,6 +164,9 @@ pub enum Command {
     Bench(BenchCommand),
     /// The GPUs of this machine: what they are, whether their kernels are right, and how fast they are.
     Gpu(GpuArgs),
+    /// The operator's side of a hub.
+    #[command(subcommand)]
+    Hub(HubCommand),
     /// Look into model files.
     #[command(subcommand)]
     Model(ModelCommand),
@@ -352,31 +366,4 @@ pub fn print_help() -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_well_formed() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn commands_read_with_their_defaults() {
-        let cli = Cli::try_parse_from(["kvasir", "demo"]).unwrap();
-        let Some(Command::Demo(demo)) = cli.command else { panic!("not the demo") };
-        assert_eq!((demo.workers, demo.tokens, demo.rtt, demo.device), (2, 32, 0.0, vec![Device::Auto]));
-        assert_eq!(demo.remote_layers, LayerSelection::All);
-        let cli = Cli::try_parse_from(["kvasir", "--headless", "hub", "--listen", "127.0.0.1:0"]).unwrap();
-        assert_eq!(cli.headless, Some(Role::Hub));
-        let cli = Cli::try_parse_from(["kvasir", "demo", "--device", "gpu,cpu", "--allow-software"]).unwrap();
-        let Some(Command::Demo(demo)) = cli.command else { panic!("not the demo") };
-        assert_eq!((demo.device, demo.gpu.allow_software), (vec![Device::Gpu, Device::Cpu], true));
-        let cli = Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q4_k,BF16"]).unwrap();
-        let Some(Command::Bench(BenchCommand::Experts(bench))) = cli.command else { panic!("not the bench") };
-        assert_eq!((bench.types, bench.rows), (vec![BlockType::Q4_K, BlockType::BF16], vec![1, 8, 64, 512]));
-        assert!(Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q9"]).is_err());
-        assert!(Cli::try_parse_from(["kvasir", "generate", "--prompt", "a", "--ids", "1"]).is_err());
-        assert!(Cli::try_parse_from(["kvasir", "demo", "--tokens", "0"]).is_err());
-    }
-}
+mod tests;

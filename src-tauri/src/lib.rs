@@ -4,14 +4,18 @@
 //! [`backbone`] embeds it and runs a layer's mixer and router → [`dispatch`] sends the layer's assignments out →
 //! [`hub`] owns the workers' sessions and meters them → [`gateway`] splices bytes to the public side →
 //! [`worker`] computes them with [`kernel`] → back the same way, where the backbone combines the partials →
-//! [`ledger`] records the work and credits it to a [`wallet`].
+//! [`ledger`] records the work and credits it to a [`wallet`]. On a contributor's desk, [`engine`] holds worker and
+//! wallet together for a window to show.
 
 pub mod cli;
 pub mod config;
 pub mod run;
 
 pub mod backbone;
+#[cfg(feature = "desktop")]
+pub mod desktop;
 pub mod dispatch;
+pub mod engine;
 pub mod gateway;
 pub mod hub;
 pub mod kernel;

@@ -165,8 +165,9 @@ async fn hardware_that_takes_less_than_it_offered_serves_what_it_took_and_others
     let together = backbone.remote.counts();
     assert_eq!(together.assignments_local, alone.assignments_local, "nothing is left for the backbone");
     assert_eq!((together.declined, together.late, together.lost), (0, 0, 0));
-    // One expert too many was tried for the first lease; from then on every lease fits what was offered.
-    assert_eq!(card.refused.load(SeqCst), 1);
+    // One expert too many was tried for the first lease, and once more if other experts were leased when the second
+    // worker came: this card gets no room back. From then on every lease fits what was offered.
+    assert!((1..=2).contains(&card.refused.load(SeqCst)), "{:?}", card.refused);
     small.stop().await;
     large.stop().await;
 }

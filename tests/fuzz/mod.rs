@@ -7,6 +7,7 @@
 //! regression test. Why not a coverage-guided tool: it needs a nightly compiler; here new *outcomes* guide instead.
 
 mod engine;
+mod invites;
 mod models;
 mod mutate;
 mod network;

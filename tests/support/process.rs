@@ -20,7 +20,7 @@ pub struct Process {
 pub fn kvasir(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir"));
     command.args(args).current_dir(dir);
-    for name in ["CONFIG", "STATE", "LEDGER", "GATEWAY", "OPERATOR", "LOG"] {
+    for name in ["CONFIG", "STATE", "LEDGER", "GATEWAY", "OPERATOR", "JOIN", "LOG"] {
         command.env_remove(format!("KVASIR_{name}"));
     }
     command

@@ -72,6 +72,7 @@ pub(super) struct GatewayTable {
 pub(super) struct WorkerTable {
     pub gateways: Option<Vec<String>>,
     pub operators: Option<Vec<PublicKey>>,
+    pub join: Option<String>,
     pub ca: Option<PathBuf>,
     pub state: Option<PathBuf>,
     pub memory: Option<String>,

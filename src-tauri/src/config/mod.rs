@@ -3,6 +3,7 @@
 //! A flag (or its environment variable) beats the file, the file beats the default. Unknown keys are refused,
 //! and every default is a named constant.
 
+mod duration;
 mod file;
 mod size;
 
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::{Device, GpuFlags, LayerSelection, RoleFlags};
 use crate::types::PublicKey;
 
+pub use duration::parse_duration;
 pub use file::File;
 pub use size::parse_bytes;
 
@@ -169,10 +171,12 @@ pub struct Gateway {
 /// `--headless worker`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Worker {
-    /// Gateways, tried in order.
+    /// Gateways, tried in order; none = those of the join code.
     pub gateways: Vec<String>,
-    /// Operators whose hubs are trusted.
+    /// Operators whose hubs are trusted; none = the one of the join code.
     pub operators: Vec<PublicKey>,
+    /// Join code, or the file with it.
+    pub join: Option<String>,
     /// Additional certificate authority.
     pub ca: Option<PathBuf>,
     /// Wallet key, worker id, receipts.
@@ -300,12 +304,9 @@ impl Worker {
     pub fn new(flags: &RoleFlags, file: File) -> Result<Self, ConfigError> {
         let file = file.worker;
         let gateways = list(&flags.gateways, file.gateways);
-        if gateways.is_empty() {
-            let why = "the operator's gateway, for example wss://gateway.example";
-            return Err(ConfigError::Missing { role: "worker", flag: "--gateway", why });
-        }
         let operators = list(&flags.operators, file.operators);
-        if operators.is_empty() {
+        let join = flags.join.clone().or(file.join);
+        if !gateways.is_empty() && operators.is_empty() && join.is_none() {
             let why = "the key that the operator's hub prints at its start; work is taken from no one else";
             return Err(ConfigError::Missing { role: "worker", flag: "--operator", why });
         }
@@ -313,6 +314,7 @@ impl Worker {
         Ok(Self {
             gateways,
             operators,
+            join,
             ca: flags.ca.clone().or(file.ca),
             state: state(flags, file.state, "worker"),
             memory_bytes: memory.map(|text| parse_bytes("--memory", &text)).transpose()?,

@@ -66,13 +66,23 @@ fn unknown_keys_and_tables_are_refused_by_name() {
 fn what_a_role_cannot_do_without_is_named() {
     let missing = |r: Result<(), ConfigError>| r.unwrap_err().to_string();
     let worker = |args: &[&str]| Worker::new(&flags(args), File::default()).map(drop);
-    assert!(missing(worker(&[])).contains("--gateway"));
     assert!(missing(worker(&["--gateway", "wss://localhost"])).contains("--operator"));
     assert!(missing(Gateway::new(&flags(&[]), File::default()).map(drop)).contains("--tls-cert"));
     assert!(missing(Hub::new(&flags(&["--peer", OPERATOR]), File::default()).map(drop)).contains("--peer-key"));
     let full = ["--gateway", "wss://localhost", "--operator", OPERATOR, "--memory", "3GiB"];
     assert_eq!(Worker::new(&flags(&full), File::default()).unwrap().memory_bytes, Some(3 << 30));
     assert_eq!(Worker::new(&flags(&full[..4]), File::default()).unwrap().memory_bytes, None);
+}
+
+#[test]
+fn times_read_as_people_write_them() {
+    let seconds = |text| parse_duration("--expires", text).ok().map(|d| d.as_secs());
+    assert_eq!(seconds("30d"), Some(30 * 86_400));
+    assert_eq!(seconds("12h"), Some(12 * 3_600));
+    assert_eq!(seconds("45m"), Some(45 * 60));
+    for wrong in ["", "d", "30", "-1d", "1.5h", "0d", "3651d", "99999999999999999999d"] {
+        assert_eq!(seconds(wrong), None, "{wrong:?}");
+    }
 }
 
 #[test]

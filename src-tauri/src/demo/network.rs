@@ -24,6 +24,7 @@ use crate::types::PublicKey;
 use crate::wallet::Wallet;
 use crate::wire::WORKER_PATH;
 use crate::wire::handshake::HubIdentity;
+use crate::wire::invite::{Invite, InviteError};
 use crate::wire::signature::KeyPair;
 use crate::worker::{self, Hardware, WorkerConfig, WorkerStatus};
 
@@ -62,6 +63,8 @@ pub struct Network {
     roles: Vec<(ShutdownTrigger, JoinHandle<Result<(), DemoError>>)>,
     client: reqwest::Client,
     public: String,
+    operator: KeyPair,
+    ca_pem: String,
     meters: Ledger,
     accounts: Ledger,
     /// Ledgers, worker ids, receipts; removed with the network.
@@ -165,7 +168,24 @@ impl Network {
             .no_proxy()
             .build()?;
         let public = format!("https://{HOST}:{}", gateway.port());
-        Ok(Self { dispatch, workers, roles, client, public, meters, accounts, _state: state })
+        let ca_pem = certificates.ca_pem;
+        Ok(Self { dispatch, workers, roles, client, public, operator, ca_pem, meters, accounts, _state: state })
+    }
+
+    /// The operator's invitation to this network.
+    #[must_use]
+    pub fn invite(&self) -> Invite {
+        let gateways = vec![self.public.replacen("https", "wss", 1)];
+        let expires_unix_s = SystemClock::default().unix_ms() / 1000 + CERTIFICATE_S;
+        Invite { operator: self.operator.public(), gateways, ca_pem: Some(self.ca_pem.clone()), expires_unix_s }
+    }
+
+    /// Its text, signed.
+    ///
+    /// # Errors
+    /// An invitation that no reader would take.
+    pub fn join_code(&self) -> Result<String, InviteError> {
+        self.invite().sign(&self.operator)
     }
 
     /// The workers' wallets.

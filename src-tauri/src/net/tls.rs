@@ -71,6 +71,14 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// # Errors
 /// A file of `extra_ca` that cannot be read or holds no certificate.
 pub fn client_config(extra_ca: &[PathBuf]) -> Result<Arc<ClientConfig>, TlsError> {
+    client_config_also(extra_ca, None)
+}
+
+/// As [`client_config`], and the certificates of a PEM text.
+///
+/// # Errors
+/// As [`client_config`], for the text too.
+pub fn client_config_also(extra_ca: &[PathBuf], extra_pem: Option<&str>) -> Result<Arc<ClientConfig>, TlsError> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     let native = rustls_native_certs::load_native_certs();
     for error in &native.errors {
@@ -80,6 +88,11 @@ pub fn client_config(extra_ca: &[PathBuf]) -> Result<Arc<ClientConfig>, TlsError
     for path in extra_ca {
         let origin = path.display().to_string();
         for cert in certificates(&read(path)?, &origin)? {
+            roots.add(cert)?;
+        }
+    }
+    if let Some(pem) = extra_pem {
+        for cert in certificates(pem.as_bytes(), "the network's certificate authority")? {
             roots.add(cert)?;
         }
     }

@@ -21,6 +21,9 @@ use crate::worker::Hardware;
 const PATIENCE: Duration = Duration::from_secs(5 * 60);
 /// Between two looks; each one loads drivers.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Why hardware computes, unless something was missing.
+const ASKED_FOR: &str = "it was asked for";
+const FOUND: &str = "a GPU comes first";
 
 /// The CPU's kernel with `threads` threads.
 pub(super) fn cpu(threads: usize) -> Result<Arc<dyn ExpertCompute>, AnyError> {
@@ -93,12 +96,13 @@ impl Devices {
     /// Hardware of the kind of `device`; a CPU's has `threads` threads.
     pub fn open(&mut self, device: Device, threads: usize) -> Result<Hardware, AnyError> {
         let gpu = match device {
-            Device::Cpu => Err("it was asked for".to_owned()),
+            Device::Cpu => Err(ASKED_FOR.to_owned()),
             Device::Gpu | Device::Auto => self.gpu.get_or_insert_with(|| self.wanted.open()).clone(),
         };
         let on_cpu = gpu.is_err();
         let hardware = match (gpu, device) {
-            (Ok(kernel), _) => Hardware::from(kernel),
+            (Ok(kernel), Device::Gpu) => Hardware { kernel, why: ASKED_FOR.to_owned() },
+            (Ok(kernel), _) => Hardware { kernel, why: FOUND.to_owned() },
             (Err(why), Device::Gpu) => return Err(why.into()),
             (Err(why), _) => Hardware { kernel: cpu(threads)?, why },
         };
@@ -118,9 +122,9 @@ pub(super) async fn for_worker(
     shutdown: &Shutdown,
 ) -> Result<Option<watch::Receiver<Hardware>>, AnyError> {
     let why = match device {
-        Device::Cpu => "it was asked for".to_owned(),
+        Device::Cpu => ASKED_FOR.to_owned(),
         Device::Auto => match wanted.look().await {
-            Ok(kernel) => return on_gpu(kernel).map(Some),
+            Ok(kernel) => return on_gpu(kernel, FOUND).map(Some),
             Err(why) => why,
         },
         Device::Gpu => {
@@ -129,7 +133,7 @@ pub(super) async fn for_worker(
             })
             .await
             {
-                Found::Gpu(kernel) => on_gpu(kernel).map(Some),
+                Found::Gpu(kernel) => on_gpu(kernel, ASKED_FOR).map(Some),
                 Found::Nothing(why) => Err(why.into()),
                 Found::Stopped => Ok(None),
             };
@@ -144,7 +148,7 @@ pub(super) async fn for_worker(
             match found(&wanted, &shutdown, |_| Ok(())).await {
                 Found::Gpu(kernel) => {
                     tracing::info!(device = kernel.device(), "a GPU appeared; moving to it");
-                    newest.send_replace(Hardware::from(kernel));
+                    newest.send_replace(Hardware { kernel, why: FOUND.to_owned() });
                 }
                 Found::Nothing(why) => tracing::info!(why, "staying on the CPU"),
                 Found::Stopped => {}
@@ -154,8 +158,8 @@ pub(super) async fn for_worker(
     Ok(Some(receiver))
 }
 
-fn on_gpu(kernel: Arc<dyn ExpertCompute>) -> Result<watch::Receiver<Hardware>, AnyError> {
-    let hardware = Hardware::from(kernel);
+fn on_gpu(kernel: Arc<dyn ExpertCompute>, why: &str) -> Result<watch::Receiver<Hardware>, AnyError> {
+    let hardware = Hardware { kernel, why: why.to_owned() };
     announce(&hardware, false)?;
     Ok(hardware.fixed())
 }

@@ -2,8 +2,11 @@
 //!
 //! Data goes to stdout, everything else to stderr. Exit codes: 0 fine, 1 failed, 2 usage.
 
+#[cfg(feature = "desktop")]
+mod app;
 mod commands;
 mod device;
+mod invite;
 mod roles;
 mod serving;
 
@@ -53,10 +56,14 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => commands::bench(command),
         (None, Some(Command::Gpu(args))) => commands::gpu(args),
+        (None, Some(Command::Hub(command))) => invite::hub(command),
         (None, Some(Command::Model(command))) => commands::model(command),
         (None, Some(Command::Keys(command))) => serving::keys(command),
         (None, Some(Command::Wallet(command))) => commands::wallet(command),
         (None, Some(Command::Ledger(command))) => commands::ledger(command),
+        #[cfg(feature = "desktop")]
+        (None, None) => app::run(&cli.flags, cli.open.flatten(), cli.hidden),
+        #[cfg(not(feature = "desktop"))]
         (None, None) => {
             crate::cli::print_help()?;
             Ok(ExitCode::from(USAGE))

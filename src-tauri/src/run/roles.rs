@@ -11,7 +11,7 @@ use super::{AnyError, all_threads, load_model, say};
 use crate::backbone::{Backbone, api};
 use crate::cli::{Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, File, Peers, Tls};
+use crate::config::{self, ConfigError, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
 use crate::hub::{self, HubConfig};
@@ -22,7 +22,7 @@ use crate::net::tls::{self, TrialCertificates};
 use crate::shutdown::{self, Shutdown};
 use crate::wallet::keyfile;
 use crate::wire::handshake::HubIdentity;
-use crate::worker::{self, Phase, Source, WorkerConfig, WorkerStatus};
+use crate::worker::{self, Phase, Source, WorkerConfig, WorkerStatus, network};
 
 /// Flag that lets hub and backbone listen where strangers reach them.
 const ALLOW_PUBLIC: &str = "--allow-public";
@@ -176,6 +176,7 @@ fn make_state(path: &Path) -> Result<(), AnyError> {
 }
 
 async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
+    let network = network_of(&config)?;
     let wallet = super::commands::open_wallet(&config.state)?;
     say(format_args!("wallet {}", wallet.address()))?;
     let wanted = Wanted { gpu: config.gpu, memory_bytes: config.memory_bytes, cache: Some(config.state.join("gpu")) };
@@ -187,16 +188,27 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
         Some(path) => Source::LocalModel(load_model(Some(path))?),
         None => Source::Fetch,
     };
-    let worker = WorkerConfig {
-        extra_ca: config.ca.into_iter().collect(),
-        source,
-        memory_bytes: config.memory_bytes,
-        ..WorkerConfig::new(config.gateways, config.operators, config.state, 0)
-    };
+    let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, ..network };
     let (sender, status) = watch::channel(WorkerStatus::default());
     let narrator = tokio::spawn(narrate(status));
     worker::run(worker, Arc::new(wallet), hardware, sender, shutdown).await?;
     Ok(narrator.await??)
+}
+
+/// Whom the worker works for: what was typed, or the network of a join code, typed or kept from before.
+fn network_of(config: &config::Worker) -> Result<WorkerConfig, AnyError> {
+    let config::Worker { gateways, operators, join, state, memory_bytes, .. } = config;
+    if join.is_none() && !gateways.is_empty() {
+        let typed = WorkerConfig::new(gateways.clone(), operators.clone(), state.clone(), 0);
+        return Ok(WorkerConfig { memory_bytes: *memory_bytes, ..typed });
+    }
+    let now_unix_s = SystemClock::default().unix_ms() / 1000;
+    let Some(invite) = network::join(state, join.as_deref(), operators, now_unix_s)? else {
+        let why = "the code that `kvasir hub invite` prints; or --gateway and --operator";
+        return Err(ConfigError::Missing { role: "worker", flag: "--join", why }.into());
+    };
+    let invited = WorkerConfig::invited(invite, state.clone(), *memory_bytes);
+    Ok(if gateways.is_empty() { invited } else { WorkerConfig { gateways: gateways.clone(), ..invited } })
 }
 
 /// Prints each change of what the worker is doing.

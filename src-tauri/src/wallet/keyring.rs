@@ -2,10 +2,14 @@
 //!
 //! A seed is kept as hex text, because some keyrings hold text only. Keyrings cannot list what they hold in one
 //! portable way, so an entry of its own keeps the addresses; it is written after the key it names.
+//!
+//! **Promises:** a keyring that could not be had is asked again at the next call; a locked one is never taken for one
+//! without the key. Why the stores are opened here and not by a crate that chooses: that one remembers a failure for as
+//! long as the process lives, and an app may start before its keyring does.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ::keyring::{Entry, Error};
+use keyring_core::{CredentialStore, Entry, Error};
 use zeroize::Zeroizing;
 
 use super::{KeyStore, KeyStoreError, Wallet};
@@ -13,6 +17,10 @@ use crate::types::PublicKey;
 
 /// Name of the entry with the addresses; no base58 text contains a hyphen.
 const INDEX: &str = "wallet-addresses";
+/// Name of the entry that is written and removed to learn whether the keyring is open.
+const PROBE: &str = "unlock-probe";
+/// The keyring of this process, once it could be had.
+static STORE: Mutex<Option<Arc<CredentialStore>>> = Mutex::new(None);
 /// One writer at a time, so that no address falls out of the index.
 static INDEX_WRITE: Mutex<()> = Mutex::new(());
 
@@ -38,10 +46,21 @@ impl OsKeyStore {
     }
 
     fn entry(&self, user: &str) -> Result<Entry, KeyStoreError> {
-        Entry::new(&self.service, user).map_err(|error| match (error, Entry::store_status()) {
-            (Error::NoDefaultStore, Err(cause)) => unavailable(cause),
-            (error, _) => unavailable(&error),
-        })
+        let mut store = STORE.lock().unwrap_or_else(PoisonError::into_inner);
+        if store.is_none() {
+            *store = Some(open_store().map_err(|error| unavailable(&error))?);
+        }
+        let Some(store) = store.as_ref() else { return Err(unavailable(&Error::NoDefaultStore)) };
+        Entry::new_in_store(store, &self.service, user).map_err(|error| unavailable(&error))
+    }
+
+    /// Whether the keyring is open, asking its owner to open it if need be: a locked one finds nothing either.
+    fn ensure_open(&self) -> Result<(), KeyStoreError> {
+        let probe = self.entry(PROBE)?;
+        probe.set_password(PROBE).map_err(|error| unavailable(&error))?;
+        // Left behind it would do no harm.
+        let _ = probe.delete_credential();
+        Ok(())
     }
 
     fn read(&self, user: &str) -> Result<Option<Zeroizing<String>>, KeyStoreError> {
@@ -57,13 +76,36 @@ impl OsKeyStore {
     }
 }
 
+#[cfg(target_os = "macos")]
+fn open_store() -> Result<Arc<CredentialStore>, Error> {
+    Ok(apple_native_keyring_store::keychain::Store::new()?)
+}
+
+#[cfg(windows)]
+fn open_store() -> Result<Arc<CredentialStore>, Error> {
+    Ok(windows_native_keyring_store::Store::new()?)
+}
+
+#[cfg(all(unix, not(target_os = "macos")))]
+fn open_store() -> Result<Arc<CredentialStore>, Error> {
+    Ok(zbus_secret_service_keyring_store::Store::new()?)
+}
+
 fn unavailable(error: &Error) -> KeyStoreError {
     KeyStoreError::Unavailable { reason: error.to_string() }
 }
 
 impl KeyStore for OsKeyStore {
     fn load(&self, address: &PublicKey) -> Result<Wallet, KeyStoreError> {
-        let Some(text) = self.read(&address.to_string())? else {
+        let name = address.to_string();
+        let text = match self.read(&name)? {
+            None => {
+                self.ensure_open()?;
+                self.read(&name)?
+            }
+            found => found,
+        };
+        let Some(text) = text else {
             return Err(KeyStoreError::Missing { address: *address, store: self.name() });
         };
         match Wallet::from_seed_line(&text) {

@@ -112,7 +112,7 @@ pub enum KeyStoreError {
     #[error(transparent)]
     File(#[from] PrivateFileError),
     /// The operating system's keyring does not answer; see the text for what to do.
-    #[error("the system keyring is not available: {reason}. Unlock it or start it, then restart Kvasir")]
+    #[error("the system keyring is not available: {reason}. Unlock it or start it, then try again")]
     Unavailable {
         /// Why.
         reason: String,

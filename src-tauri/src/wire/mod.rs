@@ -7,6 +7,7 @@ pub mod chunk;
 pub mod control;
 pub mod frame;
 pub mod handshake;
+pub mod invite;
 pub mod receipt;
 pub mod signature;
 pub mod slice;

@@ -27,6 +27,8 @@ pub enum Context {
     Receipt,
     /// A worker's agreement to a receipt.
     ReceiptAck,
+    /// An operator invites to its network.
+    Invite,
 }
 
 /// A signature that does not hold.
@@ -49,6 +51,7 @@ impl Context {
             Self::Welcome => "welcome",
             Self::Receipt => "receipt",
             Self::ReceiptAck => "receipt-ack",
+            Self::Invite => "invite",
         }
     }
 

@@ -54,7 +54,7 @@ impl Equipment {
     }
 
     /// Whether it is made of `hardware`.
-    pub fn is(&self, hardware: &Hardware) -> bool {
+    pub fn is_made_of(&self, hardware: &Hardware) -> bool {
         Arc::ptr_eq(&self.kernel, &hardware.kernel)
     }
 

@@ -76,11 +76,11 @@ fn jitter(bound: Duration) -> Duration {
 pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware>, shutdown: &Shutdown) {
     let timers = &worker.config.timers;
     let mut backoff = Backoff::new(timers);
-    let mut equipment = None;
+    let mut equipment: Option<Equipment> = None;
     for url in worker.config.gateways.iter().cycle() {
         let chosen = hardware.borrow_and_update().clone();
         let in_use = match equipment.take() {
-            Some(in_use) if Equipment::is(&in_use, &chosen) => in_use,
+            Some(in_use) if in_use.is_made_of(&chosen) => in_use,
             _ => tokio::select! {
                 in_use = Equipment::new(worker, chosen) => in_use,
                 () = shutdown.wait() => return,

@@ -12,6 +12,7 @@ mod home;
 mod join;
 mod link;
 mod load;
+pub mod network;
 mod outgoing;
 mod pace;
 mod pipe;
@@ -33,6 +34,7 @@ use crate::net::tls::{self, TlsError};
 use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
 use crate::wire::handshake::AuthSigner;
+use crate::wire::invite::Invite;
 
 pub use hardware::Hardware;
 pub use home::HomeError;
@@ -89,6 +91,8 @@ pub struct WorkerConfig {
     pub operators: Vec<PublicKey>,
     /// PEM files of additional certificate authorities.
     pub extra_ca: Vec<PathBuf>,
+    /// One more, as a PEM text: the network's own.
+    pub extra_ca_pem: Option<String>,
     /// Worker id and receipts.
     pub state_dir: PathBuf,
     /// Bytes that the slice may take; when absent, what the hardware's own memory has room for.
@@ -113,6 +117,7 @@ impl WorkerConfig {
             gateways,
             operators,
             extra_ca: Vec::new(),
+            extra_ca_pem: None,
             state_dir,
             memory_bytes: Some(memory_bytes),
             source: Source::Fetch,
@@ -121,6 +126,13 @@ impl WorkerConfig {
             timers: Timers::default(),
             clock: Arc::new(SystemClock::default()),
         }
+    }
+
+    /// A worker of the network that a join code invites to, else as [`WorkerConfig::new`].
+    #[must_use]
+    pub fn invited(invite: Invite, state_dir: PathBuf, memory_bytes: Option<u64>) -> Self {
+        let Invite { operator, gateways, ca_pem, .. } = invite;
+        Self { extra_ca_pem: ca_pem, memory_bytes, ..Self::new(gateways, vec![operator], state_dir, 0) }
     }
 }
 
@@ -163,7 +175,7 @@ pub async fn run(
         return Err(WorkerError::NoGateway);
     }
     let home = home::Home::open(&config.state_dir)?;
-    let tls = tls::client_config(&config.extra_ca)?;
+    let tls = tls::client_config_also(&config.extra_ca, config.extra_ca_pem.as_deref())?;
     let status = Arc::new(status::Board::new(status));
     let library = Arc::new(slices::Library::new(config.source.clone()));
     let worker = Worker { config, wallet, home, tls, library, status };

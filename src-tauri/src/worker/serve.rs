@@ -92,7 +92,7 @@ impl Job {
                 == (header.kind, header.layer, header.flags, header.parts)
         };
         usize::from(header.part) == self.parts.len()
-            && rows + u64::from(header.rows) <= ROWS_MAX.into()
+            && rows + u64::from(header.rows) <= u64::from(ROWS_MAX)
             && bytes + header.body_bytes as usize <= REQUEST_BYTES_MAX
             && self.parts.first().is_none_or(|part| same(&part.header))
     }

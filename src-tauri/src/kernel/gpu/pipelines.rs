@@ -1,11 +1,15 @@
 //! Compiled kernels of one device: the tiling chosen for each, compiled at first use and kept.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::GpuError;
 use super::compose::{MatrixKernel, Op, TileRows, Tiling, Weights, quantise_source};
 use super::device::Device;
+
+/// Threads that compile at once.
+const COMPILERS_MAX: usize = 8;
 
 /// A group's layout and the pipeline layout around it.
 pub(super) type Layout = (wgpu::BindGroupLayout, wgpu::PipelineLayout);
@@ -95,13 +99,29 @@ impl Pipelines {
     /// # Errors
     /// It does not compile on this adapter.
     pub fn compiled(&self, kernel: MatrixKernel) -> Result<wgpu::ComputePipeline, GpuError> {
-        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pipeline) = compiled.get(&kernel) {
-            return Ok(pipeline.clone());
+        let known = |all: &HashMap<MatrixKernel, wgpu::ComputePipeline>| all.get(&kernel).cloned();
+        if let Some(pipeline) = known(&self.compiled.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(pipeline);
         }
+        // Without the lock, so that several threads compile at once.
         let pipeline = self.device.pipeline(&kernel.to_string(), &kernel.source(), self.layouts.of(kernel))?;
-        compiled.insert(kernel, pipeline.clone());
-        Ok(pipeline)
+        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(compiled.entry(kernel).or_insert(pipeline).clone())
+    }
+
+    /// Compiles kernels on several threads; one that does not compile says so when it is used.
+    pub fn compile_ahead(&self, kernels: &[MatrixKernel]) {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(COMPILERS_MAX);
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..threads.min(kernels.len()) {
+                scope.spawn(|| {
+                    while let Some(kernel) = kernels.get(next.fetch_add(1, Relaxed)) {
+                        let _ = self.compiled(*kernel);
+                    }
+                });
+            }
+        });
     }
 
     /// The quantiser.

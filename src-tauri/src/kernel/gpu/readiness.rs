@@ -123,6 +123,11 @@ impl<'a> Trial<'a> {
     fn run(&mut self, ops: &[Op]) -> Result<(), Fault> {
         let start = Instant::now();
         let test = SelfTest::new(self.open, self.weights).map_err(Fault::Device)?;
+        let bases: Vec<_> = TileRows::ALL
+            .iter()
+            .flat_map(|tile| [Op::GateUp, Op::Down].map(|op| self.kernel(op, *tile, untuned(*tile))))
+            .collect();
+        self.open.pipelines.compile_ahead(&bases);
         for tile in TileRows::ALL {
             self.find_base(&test, tile, ops)?;
         }
@@ -239,7 +244,10 @@ impl<'a> Trial<'a> {
         let place = (op, self.weights, tile);
         let base = self.open.pipelines.kernel(place).tiling;
         let mut best = (self.time(course, self.kernel(op, tile, base))?, base);
-        for tiling in candidates(op, self.weights, tile, self.bounds(op), effort.candidates) {
+        let tilings = candidates(op, self.weights, tile, self.bounds(op), effort.candidates);
+        let kernels: Vec<_> = tilings.iter().map(|tiling| self.kernel(op, tile, *tiling)).collect();
+        self.open.pipelines.compile_ahead(&kernels);
+        for tiling in tilings {
             if start.elapsed() > effort.limit {
                 tracing::debug!(?op, weights = %self.weights, "no time for more candidates");
                 break;

@@ -50,9 +50,13 @@ impl Surroundings {
         }
         let drivers = "mesa-vulkan-drivers for AMD and Intel, NVIDIA's own driver for NVIDIA";
         match (self.vulkan, self.nodes.is_empty()) {
-            (_, true) => "this machine shows no GPU (neither /dev/dri/renderD* nor /dev/nvidia0); \
-                          a container must be started with the GPU passed in"
-                .into(),
+            (vulkan, true) => {
+                let vulkan = if vulkan { String::new() } else { format!("; no Vulkan either (libvulkan1, {drivers})") };
+                format!(
+                    "this machine shows no GPU (neither /dev/dri/renderD* nor /dev/nvidia0 nor /dev/dxg); \
+                     a container must be started with the GPU passed in{vulkan}"
+                )
+            }
             (false, false) => format!("there is a GPU but no Vulkan: install libvulkan1 and a driver ({drivers})"),
             (true, false) => format!("there is a GPU but no Vulkan driver for it: install {drivers}"),
         }
@@ -65,8 +69,8 @@ fn nodes(dev: &Path) -> Vec<Node> {
     let render = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("renderD"));
     let mut paths: Vec<PathBuf> = entries.filter(render).collect();
     paths.sort();
-    let nvidia = dev.join("nvidia0");
-    paths.extend(nvidia.exists().then_some(nvidia));
+    // NVIDIA's driver, and Windows' GPUs in a Linux of its own.
+    paths.extend(["nvidia0", "dxg"].map(|name| dev.join(name)).into_iter().filter(|node| node.exists()));
     paths.into_iter().map(node).collect()
 }
 
@@ -123,7 +127,8 @@ mod tests {
         assert!(closed.starts_with("you are not in group video"), "{closed}");
         assert!(advice(false, vec![node(None)]).contains("libvulkan1"));
         assert!(advice(true, vec![node(None)]).contains("mesa-vulkan-drivers"));
-        assert!(advice(true, vec![]).contains("shows no GPU"));
+        assert!(advice(true, vec![]).contains("shows no GPU") && !advice(true, vec![]).contains("libvulkan1"));
+        assert!(advice(false, vec![]).contains("libvulkan1"));
     }
 
     #[test]

@@ -64,10 +64,10 @@ impl fmt::Display for Measured {
                 Some(fault) => writeln!(f, "  self-test   {:<5} refused: {fault}", result.weights)?,
             }
         }
+        // Those that nobody has tuned are in the JSON form.
         for kernel in self.kernels.iter().filter(|k| k.chosen) {
-            match kernel.request_us {
-                Some(us) => writeln!(f, "  kernel      {}: {us:.0} µs a request", kernel.kernel)?,
-                None => writeln!(f, "  kernel      {}", kernel.kernel)?,
+            if let Some(us) = kernel.request_us {
+                writeln!(f, "  kernel      {}: {us:.0} µs a request", kernel.kernel)?;
             }
         }
         for kernel in &self.kernels {

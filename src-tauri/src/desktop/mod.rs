@@ -1,0 +1,143 @@
+//! The contributor's app: a tray icon, a window on demand, and the engine behind both.
+//!
+//! This is the only room that knows Tauri, and it decides nothing about work or money: it shows the engine's status
+//! and passes clicks on. **Promises:** one instance; a closed window costs no web process; where no tray shows the
+//! icon, the window stays and says so; Quit, SIGTERM and the end of a session let the worker drain first.
+
+mod commands;
+mod shell;
+mod tray;
+#[cfg(target_os = "linux")]
+mod tray_host;
+mod window;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use tauri::{App, AppHandle, Manager, RunEvent, WindowEvent};
+use tokio::runtime::Runtime;
+
+use crate::engine::{Engine, EngineConfig, FindHardware, Tray};
+use crate::wallet::OsKeyStore;
+use crate::worker::network;
+use shell::Shell;
+
+/// Name under which the keyring keeps this app's wallet.
+const KEYRING_SERVICE: &str = "net.kvasir.app";
+
+/// What the app is told.
+pub struct Options {
+    /// Directory of the wallet's address, the network and receipts; the desktop's usual place when absent.
+    pub state: Option<PathBuf>,
+    /// Bytes that experts may take; when absent, what the hardware has room for.
+    pub memory_bytes: Option<u64>,
+    /// What computes.
+    pub hardware: FindHardware,
+    /// A join code, or the file with one, to show at the start.
+    pub join: Option<String>,
+    /// Whether to wait in the tray.
+    pub hidden: bool,
+}
+
+/// Why there is no app.
+#[derive(Debug, thiserror::Error)]
+pub enum DesktopError {
+    /// A terminal, or a server.
+    #[error(
+        "expected a graphical session, got neither WAYLAND_DISPLAY nor DISPLAY: on a server, run kvasir --headless worker"
+    )]
+    NoDisplay,
+    /// The window system.
+    #[error("the desktop: {0}")]
+    Tauri(#[from] tauri::Error),
+}
+
+/// Runs the app on the main thread until Quit.
+///
+/// # Errors
+/// No graphical session, or one that fails.
+pub fn run(options: Options, runtime: &Runtime) -> Result<ExitCode, DesktopError> {
+    if cfg!(target_os = "linux") && ["WAYLAND_DISPLAY", "DISPLAY"].iter().all(|name| std::env::var_os(name).is_none()) {
+        return Err(DesktopError::NoDisplay);
+    }
+    let _inside = runtime.enter();
+    tauri::async_runtime::set(runtime.handle().clone());
+    let opened = |app: &AppHandle, args: Vec<String>, dir: String| {
+        let app = app.clone();
+        let join = joined_from(&args, Path::new(&dir));
+        tauri::async_runtime::spawn(async move {
+            if let Some(text) = join {
+                app.state::<Shell>().open(text).await;
+            }
+            window::show_soon(&app);
+        });
+    };
+    let app = tauri::Builder::default()
+        .plugin(tauri_plugin_single_instance::init(opened))
+        .invoke_handler(commands::handler())
+        .on_window_event(|window, event| {
+            if let WindowEvent::CloseRequested { api, .. } = event
+                && window.state::<Shell>().tray() != Tray::Shown
+            {
+                // Without an icon there would be no way back.
+                api.prevent_close();
+            }
+        })
+        .setup(move |app| Ok(start(app, options)?))
+        .build(tauri::generate_context!())?;
+    let code = app.run_return(|_, event| {
+        if let RunEvent::ExitRequested { code: None, api, .. } = event {
+            // The last window was closed; only Quit quits.
+            api.prevent_exit();
+        }
+    });
+    Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Starts the engine and shows it.
+fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
+    let state = match options.state {
+        Some(dir) => dir,
+        None => app.path().app_local_data_dir()?,
+    };
+    let store = std::sync::Arc::new(OsKeyStore::new(KEYRING_SERVICE));
+    let config = EngineConfig::new(state, store, options.hardware);
+    let (engine, ended) = Engine::start(EngineConfig { memory_bytes: options.memory_bytes, ..config });
+    let shell = Shell::new(engine, app.package_info().version.to_string());
+    app.manage(shell.clone());
+    let icon = tray::Icon::build(app.handle());
+    if icon.is_none() {
+        shell.set_tray(Tray::NoLibrary);
+    } else {
+        #[cfg(target_os = "linux")]
+        tauri::async_runtime::spawn(tray_host::watch(shell.clone()));
+    }
+    tauri::async_runtime::spawn(shell.clone().keep_view());
+    tauri::async_runtime::spawn(tray::keep(app.handle().clone(), shell.clone(), icon));
+    let quitting = app.handle().clone();
+    tauri::async_runtime::spawn(async move {
+        shell::session_end().await;
+        shell::quit(&quitting).await;
+    });
+    drop(ended);
+    if let Some(text) = options.join {
+        tauri::async_runtime::spawn(async move { shell.open(text).await });
+    }
+    if !options.hidden {
+        window::show(app.handle())?;
+    }
+    Ok(())
+}
+
+/// The invitation that a second start was given; file names are relative to where it was started.
+fn joined_from(args: &[String], dir: &Path) -> Option<String> {
+    let value = |flag: &str| args.iter().position(|arg| arg == flag).and_then(|at| args.get(at + 1));
+    let text = value("--open").or_else(|| value("--join"))?;
+    let file = dir.join(text);
+    Some(if file.is_file() { file.display().to_string() } else { text.clone() })
+}
+
+/// The code in `text`, or in the file that it names.
+fn code_of(text: &str) -> Result<String, crate::engine::EngineError> {
+    Ok(network::code_of(text)?)
+}

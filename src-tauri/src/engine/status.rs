@@ -1,0 +1,343 @@
+//! What the engine shows of itself; with [`View`] everything that crosses to a window.
+//!
+//! The window's copy of these types, `ui/src/ipc.ts`, is written from here by a test. Money is text, because a page's
+//! numbers are floats.
+
+use serde::Serialize;
+
+use super::EngineError;
+use crate::wire::invite::Invite;
+use crate::worker::{Phase, WorkerStatus};
+
+/// One word for all: the tray's icon and the colour of the button.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Linked or about to be, with nothing to compute.
+    Idle,
+    /// Holding a slice, or fetching one.
+    Working,
+    /// Not contributing.
+    #[default]
+    Paused,
+    /// Something that only a person can mend.
+    Error,
+    /// Contributing, but without a link.
+    Offline,
+}
+
+/// A failure as data: the code is stable and chooses the words of a window, the message has the values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Problem {
+    /// Such as `invite_expired`.
+    pub code: String,
+    /// What was expected, what there was, and what to do.
+    pub message: String,
+}
+
+impl From<&EngineError> for Problem {
+    fn from(error: &EngineError) -> Self {
+        Self { code: error.code().to_owned(), message: error.to_string() }
+    }
+}
+
+/// The wallet that is paid.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum WalletState {
+    /// The keyring was asked; perhaps it asks its owner for a password.
+    #[default]
+    Opening,
+    /// The key is there.
+    Ready {
+        /// base58.
+        address: String,
+    },
+    /// The wallet is known, its key is gone: only its backup can bring it back.
+    KeyMissing {
+        /// base58.
+        address: String,
+        /// Where the key should be, and what to do.
+        problem: Problem,
+    },
+    /// The keyring did not do what was asked.
+    Failed {
+        /// Why.
+        problem: Problem,
+    },
+}
+
+/// What computes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum DeviceState {
+    /// Being looked for.
+    #[default]
+    Opening,
+    /// Found.
+    Ready {
+        /// The hardware and its path.
+        name: String,
+        /// Completes "because …"; empty when there was nothing to choose.
+        why: String,
+    },
+    /// Nothing here can compute.
+    Failed {
+        /// Why.
+        problem: Problem,
+    },
+}
+
+/// A network to work for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Network {
+    /// The operator's public key.
+    pub operator: String,
+    /// Where its gateways are.
+    pub gateways: Vec<String>,
+    /// Until when its code may be taken, milliseconds since 1970.
+    #[cfg_attr(test, ts(type = "number"))]
+    pub expires_unix_ms: u64,
+}
+
+impl From<&Invite> for Network {
+    fn from(invite: &Invite) -> Self {
+        Self {
+            operator: invite.operator.to_string(),
+            gateways: invite.gateways.clone(),
+            expires_unix_ms: invite.expires_unix_s.saturating_mul(1000),
+        }
+    }
+}
+
+/// The way to the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Link {
+    /// Not wanted.
+    #[default]
+    Off,
+    /// Measuring before the first attempt.
+    Starting,
+    /// Dialling or proving the wallet.
+    Connecting {
+        /// Whom.
+        gateway: String,
+    },
+    /// A session is open.
+    Online,
+    /// The hardware went away and is looked for; without it there is no session.
+    NoHardware {
+        /// What the driver said.
+        reason: String,
+    },
+    /// Between two attempts.
+    Waiting {
+        /// Why the last one ended.
+        reason: String,
+        /// The whole pause.
+        #[cfg_attr(test, ts(type = "number"))]
+        retry_ms: u64,
+    },
+}
+
+/// The experts here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Slice {
+    /// None.
+    #[default]
+    Nothing,
+    /// On their way.
+    Fetching {
+        /// Verified bytes.
+        #[cfg_attr(test, ts(type = "number"))]
+        done_bytes: u64,
+        /// Bytes of the lease.
+        #[cfg_attr(test, ts(type = "number"))]
+        total_bytes: u64,
+    },
+    /// Serving.
+    Held {
+        /// Such as `0:0-15,1:0-15`.
+        experts: String,
+    },
+}
+
+/// The gateway's account of the wallet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Account {
+    /// Credited and not paid out, exactly.
+    pub pending_nano_kvr: String,
+    /// The same in KVR, five decimals.
+    pub pending_kvr: String,
+    /// When the newest credit was written, milliseconds since 1970; `null` before the first.
+    #[cfg_attr(test, ts(type = "number | null"))]
+    pub last_credit_unix_ms: Option<u64>,
+    /// When the gateway said so, milliseconds since 1970.
+    #[cfg_attr(test, ts(type = "number"))]
+    pub asked_unix_ms: u64,
+}
+
+/// The engine at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Status {
+    /// All in one word.
+    pub state: State,
+    /// Whether Contribute was pressed and not taken back.
+    pub contributing: bool,
+    /// The wallet.
+    pub wallet: WalletState,
+    /// What computes.
+    pub device: DeviceState,
+    /// The network that was joined.
+    pub network: Option<Network>,
+    /// An invitation that waits for a yes or no.
+    pub offer: Option<Network>,
+    /// The way there.
+    pub link: Link,
+    /// What is held.
+    pub slice: Slice,
+    /// Assignments answered since Contribute was pressed.
+    #[cfg_attr(test, ts(type = "number"))]
+    pub assignments: u64,
+    /// What the gateway last said of the wallet.
+    pub account: Option<Account>,
+    /// Why the account may be out of date.
+    pub account_problem: Option<Problem>,
+    /// Why the worker ended although nobody stopped it.
+    pub worker_problem: Option<Problem>,
+    /// Why the kept network cannot be used.
+    pub network_problem: Option<Problem>,
+}
+
+impl Status {
+    /// What the worker shows, in the window's words.
+    pub(super) fn see(&mut self, worker: &WorkerStatus) {
+        self.assignments = worker.assignments;
+        self.slice = match &worker.phase {
+            Phase::Fetching { done, total } => Slice::Fetching { done_bytes: *done, total_bytes: *total },
+            Phase::Serving => Slice::Held { experts: worker.slice.clone() },
+            _ => Slice::Nothing,
+        };
+        self.link = match &worker.phase {
+            Phase::Starting => Link::Starting,
+            Phase::Connecting { gateway } => Link::Connecting { gateway: gateway.clone() },
+            Phase::Offered | Phase::Fetching { .. } | Phase::Serving => Link::Online,
+            Phase::Recovering { reason } => Link::NoHardware { reason: reason.clone() },
+            Phase::Waiting { reason, retry_ms } => Link::Waiting { reason: reason.clone(), retry_ms: *retry_ms },
+            Phase::Stopped => Link::Off,
+        };
+    }
+
+    /// The one word that the rest amounts to.
+    pub(super) fn summed_up(&self) -> State {
+        let wallet_fails = matches!(self.wallet, WalletState::KeyMissing { .. } | WalletState::Failed { .. });
+        if wallet_fails
+            || matches!(self.device, DeviceState::Failed { .. })
+            || self.worker_problem.is_some()
+            || self.network_problem.is_some()
+        {
+            return State::Error;
+        }
+        match (self.contributing, &self.link, &self.slice) {
+            (false, ..) => State::Paused,
+            (true, _, Slice::Held { .. } | Slice::Fetching { .. }) => State::Working,
+            (true, Link::Waiting { .. } | Link::NoHardware { .. }, _) => State::Offline,
+            (true, ..) => State::Idle,
+        }
+    }
+}
+
+/// Whether the program can be reached when its window is closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case")]
+pub enum Tray {
+    /// Its icon is shown.
+    #[default]
+    Shown,
+    /// The desktop shows no tray icons.
+    NoHost,
+    /// A library that the icon needs is not installed.
+    NoLibrary,
+}
+
+/// Everything that a window shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct View {
+    /// What the engine says.
+    pub engine: Status,
+    /// What the shell says.
+    pub tray: Tray,
+    /// Why the link or file that was opened from outside is no invitation.
+    pub opened_problem: Option<Problem>,
+    /// The program's version.
+    pub version: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ts_rs::{Config, TS};
+
+    fn status(change: impl FnOnce(&mut Status)) -> State {
+        let mut status = Status { contributing: true, ..Status::default() };
+        change(&mut status);
+        status.summed_up()
+    }
+
+    fn problem() -> Problem {
+        Problem { code: "code".into(), message: "message".into() }
+    }
+
+    #[test]
+    fn one_word_sums_up_the_rest() {
+        assert_eq!(status(|s| s.contributing = false), State::Paused);
+        assert_eq!(status(|_| {}), State::Idle);
+        assert_eq!(status(|s| s.link = Link::Online), State::Idle);
+        assert_eq!(status(|s| s.slice = Slice::Held { experts: "0:0".into() }), State::Working);
+        assert_eq!(status(|s| s.slice = Slice::Fetching { done_bytes: 1, total_bytes: 2 }), State::Working);
+        assert_eq!(status(|s| s.link = Link::Waiting { reason: "no".into(), retry_ms: 9 }), State::Offline);
+        assert_eq!(status(|s| s.device = DeviceState::Failed { problem: problem() }), State::Error);
+        let lost = WalletState::KeyMissing { address: "a".into(), problem: problem() };
+        assert_eq!(status(|s| (s.contributing, s.wallet) = (false, lost)), State::Error);
+        assert_eq!(status(|s| s.account_problem = Some(problem())), State::Idle, "the worker is not concerned");
+    }
+
+    #[test]
+    fn the_windows_types_are_written_from_these() {
+        let config = Config::default();
+        let types = [
+            State::decl(&config),
+            Problem::decl(&config),
+            WalletState::decl(&config),
+            DeviceState::decl(&config),
+            Network::decl(&config),
+            Link::decl(&config),
+            Slice::decl(&config),
+            Account::decl(&config),
+            Status::decl(&config),
+            Tray::decl(&config),
+            View::decl(&config),
+        ];
+        let head = "// Written from src-tauri/src/engine/status.rs by its test; KVASIR_WRITE_TYPES=1 writes it anew.\n";
+        let types: String = types.iter().map(|decl| format!("\nexport {decl}\n")).collect();
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../ui/src/ipc.ts");
+        let text = format!("{head}{types}");
+        if std::env::var_os("KVASIR_WRITE_TYPES").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), text, "KVASIR_WRITE_TYPES=1 cargo t writes it anew");
+    }
+}

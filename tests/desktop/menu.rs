@@ -1,0 +1,103 @@
+//! Shows tray icons, as far as D-Bus is concerned, and reads and clicks their menus.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use zbus::message::Header;
+use zbus::object_server::SignalEmitter;
+use zbus::zvariant::{OwnedValue, Value};
+use zbus::{Connection, Proxy};
+
+use crate::until;
+
+/// Who is told of icons.
+#[derive(Clone, Default)]
+pub struct Watcher(Arc<Mutex<Vec<(String, String)>>>);
+
+#[zbus::interface(name = "org.kde.StatusNotifierWatcher")]
+impl Watcher {
+    async fn register_status_notifier_item(
+        &self,
+        service: &str,
+        #[zbus(header)] header: Header<'_>,
+        #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+    ) {
+        let sender = header.sender().unwrap().to_string();
+        self.0.lock().unwrap().push((sender, service.to_owned()));
+        let _ = Self::status_notifier_item_registered(&emitter, service).await;
+    }
+
+    fn register_status_notifier_host(&self, _service: &str) {}
+
+    #[zbus(property)]
+    fn registered_status_notifier_items(&self) -> Vec<String> {
+        self.0.lock().unwrap().iter().map(|(sender, path)| format!("{sender}{path}")).collect()
+    }
+
+    #[zbus(property)]
+    fn is_status_notifier_host_registered(&self) -> bool {
+        true
+    }
+
+    #[zbus(property)]
+    fn protocol_version(&self) -> i32 {
+        0
+    }
+
+    #[zbus(signal)]
+    async fn status_notifier_item_registered(emitter: &SignalEmitter<'_>, service: &str) -> zbus::Result<()>;
+}
+
+/// One line of a menu.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    id: i32,
+    pub label: String,
+    pub enabled: bool,
+}
+
+/// The menu of the app's icon.
+pub struct Menu {
+    proxy: Proxy<'static>,
+}
+
+type Layout = (u32, (i32, HashMap<String, OwnedValue>, Vec<OwnedValue>));
+
+impl Menu {
+    /// The menu of the first icon that came to `watcher`.
+    pub async fn of(connection: &Connection, watcher: &Watcher) -> Self {
+        let (sender, path) = until("the tray icon", async || watcher.0.lock().unwrap().first().cloned()).await;
+        let proxy = Proxy::new(connection, sender, format!("{path}/Menu"), "com.canonical.dbusmenu").await.unwrap();
+        Self { proxy }
+    }
+
+    /// Its lines, separators left out.
+    pub async fn lines(&self) -> Vec<Line> {
+        let ask = (0, -1, vec!["label", "enabled"]);
+        let Ok(layout) = self.proxy.call::<_, _, Layout>("GetLayout", &ask).await else { return Vec::new() };
+        layout.1.2.into_iter().filter_map(line).collect()
+    }
+
+    /// The line that starts so, once there is one.
+    pub async fn line(&self, start: &str) -> Line {
+        until(&format!("a menu line {start}"), async || {
+            self.lines().await.into_iter().find(|line| line.label.starts_with(start))
+        })
+        .await
+    }
+
+    pub async fn click(&self, start: &str) {
+        let line = self.line(start).await;
+        assert!(line.enabled, "{line:?}");
+        let event = (line.id, "clicked", Value::from(""), 0u32);
+        // Quit may take the answer with it.
+        let _ = self.proxy.call::<_, _, ()>("Event", &event).await;
+    }
+}
+
+fn line(item: OwnedValue) -> Option<Line> {
+    let (id, properties, _): (i32, HashMap<String, OwnedValue>, Vec<OwnedValue>) = item.try_into().ok()?;
+    let label: String = properties.get("label")?.try_clone().ok()?.try_into().ok()?;
+    let enabled = properties.get("enabled").is_none_or(|value| bool::try_from(value).unwrap_or(true));
+    Some(Line { id, label: label.replace('_', ""), enabled })
+}
