@@ -209,5 +209,6 @@ async fn a_stop_tells_everybody() {
         assert!(matches!(last, Some(Event::End(Err(_)))), "{last:?}");
     }
     let order = order(9, 1, 1);
+    assert!(!scheduler.is_running());
     assert_eq!(scheduler.submit(scheduler.place().unwrap(), order).unwrap_err(), Refused::Stopping);
 }
