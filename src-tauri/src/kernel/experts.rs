@@ -74,13 +74,25 @@ pub enum KernelError {
         /// The kernel's hardware.
         device: String,
     },
-    /// The hardware has no room for another expert.
-    #[error("{device}: expected {bytes} bytes of free memory, got none: hold fewer experts")]
+    /// The hardware has no room.
+    #[error("{device}: expected {bytes} bytes of free memory, got less: hold fewer experts")]
     Full {
+        /// The kernel's hardware.
+        device: String,
+        /// What the expert or the request needs.
+        bytes: u64,
+    },
+    /// The hardware cannot hold such an expert at all.
+    #[error(
+        "{device}: expected experts of at most {most} bytes, got one of {bytes}: compute them on another GPU or the CPU"
+    )]
+    TooLarge {
         /// The kernel's hardware.
         device: String,
         /// What the expert needs.
         bytes: u64,
+        /// Most that one binding of this hardware holds.
+        most: u64,
     },
     /// The hardware went away, and with it every expert that was placed there.
     #[error("{device} is lost: {reason}")]

@@ -1,6 +1,7 @@
 //! The float form of a request: f32 rows, unweighted outputs per assignment, for experts stored as floats.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::batch::{expect, find, mixed_forms, own_assignments};
 use super::experts::{Expert, ExpertSource, KernelError};
@@ -14,6 +15,14 @@ struct Slot<'a> {
     x: &'a [f32],
 }
 
+/// The rows that need one expert.
+pub(super) struct FloatGroup {
+    pub id: u16,
+    pub expert: Arc<Expert>,
+    /// `n × hidden`.
+    pub x: Vec<f32>,
+}
+
 /// Answers `parts` as one batch. A row whose outputs are not all finite is poison.
 ///
 /// # Errors
@@ -23,14 +32,18 @@ pub(super) fn compute(
     layer: u16,
     parts: &[Dispatch],
 ) -> Result<Vec<Partials>, KernelError> {
-    compute_with(experts, layer, parts, |id, expert, x, out| {
-        let not_placed = || KernelError::NotPlaced { expert: id, device: "the CPU".to_owned() };
-        expert.float().ok_or_else(not_placed)?.forward(x, out);
-        Ok(())
+    compute_with(experts, layer, parts, |groups| {
+        let forward = |group: &FloatGroup| {
+            let not_placed = || KernelError::NotPlaced { expert: group.id, device: "the CPU".to_owned() };
+            let mut out = vec![0.0; group.x.len()];
+            group.expert.float().ok_or_else(not_placed)?.forward(&group.x, &mut out);
+            Ok(out)
+        };
+        groups.iter().map(forward).collect()
     })
 }
 
-/// The same with a kernel's own `forward(expert id, expert, rows, outputs)`, both `n × hidden`.
+/// The same with a kernel's own `forward`: for each group its outputs, `n × hidden`.
 ///
 /// # Errors
 /// As [`compute`], and those of `forward`.
@@ -38,19 +51,21 @@ pub(super) fn compute_with(
     experts: &dyn ExpertSource,
     layer: u16,
     parts: &[Dispatch],
-    mut forward: impl FnMut(u16, &Expert, &[f32], &mut [f32]) -> Result<(), KernelError>,
+    forward: impl FnOnce(&[FloatGroup]) -> Result<Vec<Vec<f32>>, KernelError>,
 ) -> Result<Vec<Partials>, KernelError> {
     let hidden = parts.first().map_or(0, |p| p.hidden);
     let mut outputs: Vec<_> = parts.iter().map(|p| vec![0f32; p.assignments.len() * hidden]).collect();
     let mut status: Vec<_> = parts.iter().map(|p| vec![RowStatus::Ok; p.rows.len()]).collect();
-    for (id, slots) in group(parts, hidden)? {
-        let expert = find(experts, layer, id, hidden)?;
+    let slots = group(parts, hidden)?;
+    let groups = slots.iter().map(|(id, slots)| {
+        let expert = find(experts, layer, *id, hidden)?;
         if !expert.is_float() {
-            return Err(no_float_form(id, &expert));
+            return Err(no_float_form(*id, &expert));
         }
-        let x: Vec<f32> = slots.iter().flat_map(|slot| slot.x).copied().collect();
-        let mut out = vec![0.0; x.len()];
-        forward(id, &expert, &x, &mut out)?;
+        Ok(FloatGroup { id: *id, expert, x: slots.iter().flat_map(|slot| slot.x).copied().collect() })
+    });
+    let computed = forward(&groups.collect::<Result<Vec<_>, _>>()?)?;
+    for (slots, out) in slots.values().zip(computed) {
         for (slot, out) in slots.iter().zip(out.chunks_exact(hidden.max(1))) {
             outputs[slot.part][slot.assignment * hidden..][..hidden].copy_from_slice(out);
             if !out.iter().all(|v| v.is_finite()) {

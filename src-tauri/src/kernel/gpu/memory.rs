@@ -58,6 +58,15 @@ impl Budget {
         Some(free.min(self.host_free_bytes.unwrap_or(u64::MAX)))
     }
 
+    /// Bytes to offer for experts beside the `taken` that experts have already, `cap` at most for both together: what is
+    /// offered does not grow by being taken, whether the driver counts it or not.
+    #[must_use]
+    pub fn room(&self, taken: u64, cap: Option<u64>) -> u64 {
+        let used_bytes = self.used_bytes.map(|used| used.saturating_sub(taken));
+        let host_free_bytes = self.host_free_bytes.map(|free| free.saturating_add(taken));
+        Self { used_bytes, host_free_bytes, ..*self }.offer_bytes(cap).saturating_sub(taken)
+    }
+
     /// Bytes to offer for experts, `cap` at most.
     #[must_use]
     pub fn offer_bytes(&self, cap: Option<u64>) -> u64 {
@@ -184,5 +193,20 @@ mod tests {
         assert_eq!(amd_used(sys.path(), "0000:03:00.0"), Some(123_456));
         assert_eq!(amd_used(sys.path(), ""), None);
         assert_eq!(amd_used(sys.path(), "../../etc"), None);
+    }
+
+    #[test]
+    fn what_is_offered_does_not_grow_by_being_taken() {
+        const GIB: u64 = 1 << 30;
+        let counted = |used| Budget { budget_bytes: Some(10 * GIB), used_bytes: Some(used), ..Budget::default() };
+        let uncounted = Budget { heap_bytes: Some(10 * GIB), ..Budget::default() };
+        let first = counted(2 * GIB).room(0, None);
+        for taken in [GIB, 3 * GIB, first] {
+            assert_eq!(taken + counted(2 * GIB + taken).room(taken, None), first);
+            assert_eq!(taken + uncounted.room(taken, None), uncounted.room(0, None));
+            assert_eq!(taken + counted(2 * GIB + taken).room(taken, Some(6 * GIB)), (6 * GIB).max(taken));
+        }
+        // Somebody else took what was free: nothing more is offered.
+        assert_eq!(counted(9 * GIB).room(3 * GIB, None), 4 * GIB / 100 * 80 - 3 * GIB);
     }
 }

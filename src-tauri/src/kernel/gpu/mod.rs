@@ -8,6 +8,7 @@ pub mod bandwidth;
 mod cache;
 pub mod choice;
 pub mod compose;
+mod compute;
 mod device;
 mod error;
 mod kernel;

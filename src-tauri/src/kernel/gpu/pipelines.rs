@@ -51,15 +51,21 @@ impl Layouts {
 /// A place for which a tiling is chosen.
 pub(super) type Choice = (Op, Weights, TileRows);
 
-/// Tiling of a place that nobody has tuned: right on every adapter, good on none in particular.
+/// Tiling of a place that nobody has tuned: right on every adapter, good on none in particular. Floats have as many
+/// lanes in every tile, so that a row's sum does not depend on how many rows share its expert.
 #[must_use]
-pub(super) const fn untuned(tile: TileRows) -> Tiling {
-    match tile {
-        TileRows::One => Tiling { lanes: 4, rows: 16, shared_blocks: false },
-        TileRows::Four => Tiling { lanes: 2, rows: 32, shared_blocks: false },
-        TileRows::Eight => Tiling { lanes: 1, rows: 32, shared_blocks: false },
-        TileRows::Sixteen => Tiling { lanes: 1, rows: 16, shared_blocks: false },
-    }
+pub(super) const fn untuned(weights: Weights, tile: TileRows) -> Tiling {
+    let (lanes, rows) = match (weights.is_exact(), tile) {
+        (true, TileRows::One) => (4, 16),
+        (true, TileRows::Four) => (2, 32),
+        (true, TileRows::Eight) => (1, 32),
+        (true, TileRows::Sixteen) => (1, 16),
+        (false, TileRows::One) => (4, 16),
+        (false, TileRows::Four) => (4, 8),
+        (false, TileRows::Eight) => (4, 4),
+        (false, TileRows::Sixteen) => (4, 2),
+    };
+    Tiling { lanes, rows, shared_blocks: false }
 }
 
 /// See the module.
@@ -85,7 +91,7 @@ impl Pipelines {
     /// The kernel of a place, with its tiling.
     pub fn kernel(&self, (op, weights, tile): Choice) -> MatrixKernel {
         let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        let tiling = chosen.get(&(op, weights, tile)).copied().unwrap_or(untuned(tile));
+        let tiling = chosen.get(&(op, weights, tile)).copied().unwrap_or(untuned(weights, tile));
         MatrixKernel { op, weights, tile, tiling }
     }
 

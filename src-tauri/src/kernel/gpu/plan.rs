@@ -57,40 +57,26 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Lays out the `works` of `rows` rows; tiles of a launch begin at multiples of `alignment` bytes, and a wave has
-    /// about `wave_slots` slots.
-    pub fn new(key: ClassKey, rows: u32, mut works: Vec<Work<'_>>, alignment: usize, wave_slots: usize) -> Self {
-        works.retain(|work| !work.slots.is_empty());
+    /// at most `wave_tiles` tiles.
+    pub fn new(key: ClassKey, rows: u32, mut works: Vec<Work<'_>>, alignment: usize, wave_tiles: usize) -> Self {
         works.sort_by_key(|work| (work.resident.chunk.number, work.resident.start()));
         let mut plan = Self { key, rows, slots: Vec::new(), tiles: Vec::new(), waves: Vec::new() };
-        let mut rest = works.as_slice();
-        while !rest.is_empty() {
-            let mut slots = 0;
-            let fits = |work: &&Work<'_>| {
-                slots += work.slots.len();
-                slots <= wave_slots
-            };
-            let (wave, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-            plan.add_wave(wave, alignment);
-            rest = later;
-        }
+        let tiles = works
+            .iter()
+            .flat_map(|work| work.slots.chunks(TileRows::Sixteen.count() as usize).map(|slots| (work.resident, slots)));
+        let tiles: Vec<_> = tiles.collect();
+        tiles.chunks(wave_tiles.max(1)).for_each(|wave| plan.add_wave(wave, alignment));
         plan
     }
 
-    fn add_wave(&mut self, works: &[Work<'_>], alignment: usize) {
+    fn add_wave(&mut self, tiles: &[(&Resident, &[(u32, u32)])], alignment: usize) {
         let first = self.slots.len() as u32;
         let mut launches = BTreeMap::<(u64, TileRows), (Arc<Chunk>, Vec<[u32; 4]>)>::new();
-        for work in works {
-            let chunk = &work.resident.chunk;
-            let mut left = work.slots.len();
-            while left > 0 {
-                let tile = TileRows::holding(left);
-                let count = left.min(tile.count() as usize);
-                let at = (self.slots.len() + work.slots.len() - left) as u32;
-                let launch = launches.entry((chunk.number, tile)).or_insert_with(|| (Arc::clone(chunk), Vec::new()));
-                launch.1.push([work.resident.start(), at, count as u32, 0]);
-                left -= count;
-            }
-            self.slots.extend(work.slots.iter().map(|(row, word)| [*row, *word]));
+        for (resident, slots) in tiles {
+            let (chunk, tile) = (&resident.chunk, TileRows::holding(slots.len()));
+            let launch = launches.entry((chunk.number, tile)).or_insert_with(|| (Arc::clone(chunk), Vec::new()));
+            launch.1.push([resident.start(), self.slots.len() as u32, slots.len() as u32, 0]);
+            self.slots.extend(slots.iter().map(|(row, word)| [*row, *word]));
         }
         let slots = first..self.slots.len() as u32;
         let record_at = self.add_tiles(&[[0, slots.start, slots.end - slots.start, 0]], alignment);

@@ -10,6 +10,37 @@ use crate::kernel::numerics::swiglu::SIGMOID;
 
 /// Jobs on the GPU at once.
 pub(super) const SLOTS: usize = 2;
+/// Waves of a job whose begin and end can be timed.
+pub(super) const WAVES_TIMED_MAX: u32 = 64;
+
+/// The GPU's clock, read at the begin and the end of each wave.
+struct Clock {
+    queries: wgpu::QuerySet,
+    resolved: wgpu::Buffer,
+    staging: wgpu::Buffer,
+}
+
+impl Clock {
+    fn new(device: &Device) -> Option<Self> {
+        let bytes = u64::from(2 * WAVES_TIMED_MAX) * 8;
+        let queries = device.raw.create_query_set(&wgpu::QuerySetDescriptor {
+            label: Some("waves"),
+            ty: wgpu::QueryType::Timestamp,
+            count: 2 * WAVES_TIMED_MAX,
+        });
+        let resolve = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
+        let read = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let (resolved, staging) = (device.buffer("times", bytes, resolve)?, device.buffer("times", bytes, read)?);
+        Some(Self { queries, resolved, staging })
+    }
+}
+
+/// What a job left behind.
+pub(super) struct Read {
+    pub words: Vec<u32>,
+    /// Ticks of all its waves, if they were timed.
+    pub ticks: Option<u64>,
+}
 
 /// The bind groups of a chunk in one slot.
 #[derive(Clone)]
@@ -86,6 +117,7 @@ pub(super) struct JobSlot {
     sums: Growing,
     staging: Growing,
     quantise: Option<wgpu::BindGroup>,
+    clock: Option<Clock>,
 }
 
 impl JobSlot {
@@ -108,6 +140,7 @@ impl JobSlot {
             sums: Growing::new("sums", U::STORAGE | U::COPY_DST | U::COPY_SRC),
             staging: Growing::new("results", U::MAP_READ | U::COPY_DST),
             quantise: None,
+            clock: None,
         })
     }
 
@@ -115,6 +148,9 @@ impl JobSlot {
     pub fn load(&mut self, device: &Device, layouts: &Layouts, plan: &Plan, rows: &[u8]) -> Option<()> {
         let sizes = Sizes::of(plan);
         let mut moved = false;
+        // Should one of them not grow, those before it are other buffers already: nothing bound before holds.
+        let before = self.generation;
+        self.generation += 1;
         for (buffer, bytes) in [
             (&mut self.rows, sizes.rows),
             (&mut self.slots, sizes.slots),
@@ -126,8 +162,9 @@ impl JobSlot {
         ] {
             moved |= buffer.hold(device, bytes)?;
         }
-        if moved {
-            self.generation += 1;
+        if !moved {
+            self.generation = before;
+        } else {
             self.quantise = Some(self.bind(
                 device,
                 &layouts.quantise.0,
@@ -212,13 +249,71 @@ impl JobSlot {
         self.quantise.as_ref()
     }
 
-    /// Sums, and where they can be read.
-    pub fn results(&self) -> Option<(&wgpu::Buffer, &wgpu::Buffer)> {
-        self.sums.buffer.as_ref().zip(self.staging.buffer.as_ref())
+    /// Whether waves can be timed; the clock is made when it is first asked for.
+    pub fn has_clock(&mut self, device: &Device) -> bool {
+        if self.clock.is_none() && device.has_timestamps() {
+            self.clock = Clock::new(device);
+        }
+        self.clock.is_some()
     }
 
-    /// Inner rows, which the float kernels read beyond their last element.
-    pub fn inner(&self) -> Option<&wgpu::Buffer> {
-        self.inner.buffer.as_ref()
+    /// Where wave `i` leaves its begin and end.
+    pub fn timestamps(&self, i: u32) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
+        self.clock.as_ref().map(|clock| wgpu::ComputePassTimestampWrites {
+            query_set: &clock.queries,
+            beginning_of_pass_write_index: Some(2 * i),
+            end_of_pass_write_index: Some(2 * i + 1),
+        })
     }
+
+    /// Clears what a job adds to, and what it reads without having written it.
+    pub fn clear(&self, encoder: &mut wgpu::CommandEncoder, plan: &Plan) {
+        if let Some(sums) = &self.sums.buffer {
+            encoder.clear_buffer(sums, 0, Some(sums_bytes(plan)));
+        }
+        // Inner rows of floats are read to the end of their last vector.
+        let padded = !plan.key.is_exact() && plan.key.inner_bytes() != 4 * plan.key.intermediate;
+        if let Some(inner) = self.inner.buffer.as_ref().filter(|_| padded) {
+            encoder.clear_buffer(inner, 0, Some(Sizes::of(plan).inner));
+        }
+    }
+
+    /// Copies `bytes` of results and the first `timestamps` to where they can be read, and maps them once they are there.
+    pub fn read_back(&self, encoder: &mut wgpu::CommandEncoder, bytes: u64, timestamps: u32) {
+        if let (Some(sums), Some(staging)) = (&self.sums.buffer, &self.staging.buffer) {
+            encoder.copy_buffer_to_buffer(sums, 0, staging, 0, bytes);
+            encoder.map_buffer_on_submit(staging, wgpu::MapMode::Read, 0..bytes, |_| ());
+        }
+        if let Some(clock) = self.clock.as_ref().filter(|_| timestamps > 0) {
+            let bytes = 8 * u64::from(timestamps);
+            encoder.resolve_query_set(&clock.queries, 0..timestamps, &clock.resolved, 0);
+            encoder.copy_buffer_to_buffer(&clock.resolved, 0, &clock.staging, 0, bytes);
+            encoder.map_buffer_on_submit(&clock.staging, wgpu::MapMode::Read, 0..bytes, |_| ());
+        }
+    }
+
+    /// Reads what [`read_back`](Self::read_back) copied, after its submission is done.
+    pub fn read(&self, bytes: u64, timestamps: u32) -> Result<Read, String> {
+        let staging = self.staging.buffer.as_ref().ok_or("no results")?;
+        let words = read_mapped(staging, bytes, |four| u32::from_le_bytes(*four))?;
+        let Some(clock) = self.clock.as_ref().filter(|_| timestamps > 0) else {
+            return Ok(Read { words, ticks: None });
+        };
+        let times = read_mapped(&clock.staging, 8 * u64::from(timestamps), |eight| u64::from_le_bytes(*eight))?;
+        let ticks = times.chunks_exact(2).map(|wave| wave[1].saturating_sub(wave[0])).sum();
+        Ok(Read { words, ticks: Some(ticks) })
+    }
+}
+
+/// The numbers of a mapped buffer, `N` bytes each; it is unmapped.
+fn read_mapped<T, const N: usize>(
+    buffer: &wgpu::Buffer,
+    bytes: u64,
+    number: impl Fn(&[u8; N]) -> T,
+) -> Result<Vec<T>, String> {
+    let mapped = buffer.slice(0..bytes).get_mapped_range().map_err(|error| error.to_string())?;
+    let numbers = mapped.as_chunks::<N>().0.iter().map(number).collect();
+    drop(mapped);
+    buffer.unmap();
+    Ok(numbers)
 }

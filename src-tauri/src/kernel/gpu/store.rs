@@ -103,7 +103,7 @@ impl Store {
     /// A place for an expert of class `key`.
     ///
     /// # Errors
-    /// [`KernelError::Full`].
+    /// [`KernelError::Full`], [`KernelError::TooLarge`].
     pub fn take(&self, key: ClassKey) -> Result<Resident, KernelError> {
         let mut chunks = lock(&self.chunks);
         chunks.retain(|chunk| chunk.strong_count() > 0);
@@ -130,8 +130,11 @@ impl Store {
         let expert = key.expert_bytes() as u64;
         let limits = &self.device.limits;
         let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size).min(CHUNK_BYTES_MAX);
+        if expert > most {
+            return Err(KernelError::TooLarge { device: self.device.name.clone(), bytes: expert, most });
+        }
         let room = self.room();
-        if expert > most || expert > room {
+        if expert > room {
             return Err(self.full(key));
         }
         let mut bytes = before.max(CHUNK_BYTES_FIRST).clamp(expert, most).min(room) / expert * expert;

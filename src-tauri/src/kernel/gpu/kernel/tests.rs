@@ -2,6 +2,8 @@
 //!
 //! Without an adapter these tests say so and pass, unless `KVASIR_REQUIRE_GPU=1`. `KVASIR_GPU_CASES` asks for more.
 
+mod floats;
+
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -14,7 +16,7 @@ use crate::kernel::numerics::{self, ExactMatrix, QuantisedRow, quantise_row};
 use crate::kernel::{CpuKernel, CpuPath};
 use crate::model::{BlockType, ExpertWeights, Matrix};
 use crate::types::GateWeight;
-use crate::wire::work::{Activations, Assignment, PartialValues, RowHead};
+use crate::wire::work::{Activations, Assignment, PartialValues, RowHead, RowStatus};
 
 const EXACT: [BlockType; 5] = [BlockType::Q4_K, BlockType::Q5_K, BlockType::Q6_K, BlockType::Q8_0, BlockType::Q4_0];
 
@@ -184,7 +186,8 @@ fn compare(open: &Open, case: &Case, label: &str) -> usize {
 
 #[test]
 fn every_type_gives_the_bytes_of_the_specification() {
-    let Some(open) = gpu() else { return };
+    let Some(unchecked) = gpu() else { return };
+    let checked = Open::new(&options(true), Duration::ZERO).expect("an adapter");
     for (t, ty) in EXACT.into_iter().enumerate() {
         let (mut compared, mut non_zero, mut rows) = (0, 0, 0);
         for seed in 0..cases(24) {
@@ -196,6 +199,7 @@ fn every_type_gives_the_bytes_of_the_specification() {
             let inner = if seed % 4 == 3 && shape[1] % 256 == 0 { random.pick(&EXACT) } else { ty };
             let n = 1 + random.below(20) as usize;
             let case = case([ty, inner], shape, 1 + random.below(3) as u16, n, 1000 * seed + t as u64);
+            let open = if seed % 3 == 2 { &checked } else { unchecked };
             compared += compare(open, &case, &format!("{ty:?}/{inner:?} {shape:?} seed {seed}"));
             non_zero += case.sums.chunks(shape[0]).filter(|row| row.iter().any(|v| *v != 0)).count();
             rows += n;
@@ -271,50 +275,6 @@ fn large_experts_give_the_bytes_of_the_cpu_kernel() {
 }
 
 #[test]
-fn float_experts_stay_near_the_cpus_floats() {
-    let Some(open) = gpu() else { return };
-    let cpu = CpuKernel::new(CpuPath::Portable, 1).expect("threads");
-    for (ty, hidden, intermediate) in [(BlockType::F32, 70, 44), (BlockType::BF16, 64, 100), (BlockType::F16, 36, 40)] {
-        let mut random = Random::new(hidden as u64);
-        let mut matrix = |rows, cols| {
-            let values = (0..rows * cols).map(|_| random.gaussian() / 8.0);
-            let bytes: Vec<u8> = match ty {
-                BlockType::F32 => values.flat_map(f32::to_le_bytes).collect(),
-                BlockType::BF16 => values.flat_map(|v| half::bf16::from_f32(v).to_le_bytes()).collect(),
-                _ => values.flat_map(|v| half::f16::from_f32(v).to_le_bytes()).collect(),
-            };
-            Matrix::new(ty, rows, cols, bytes.into()).expect("the shape fits")
-        };
-        let stored: Vec<_> = (0..3)
-            .map(|_| ExpertWeights {
-                gate: matrix(intermediate, hidden),
-                up: matrix(intermediate, hidden),
-                down: matrix(hidden, intermediate),
-            })
-            .collect();
-        let gate = GateWeight { mantissa: 0, exponent: 0 };
-        let request = Dispatch {
-            lease: 0,
-            deadline_ms: 0,
-            hidden,
-            rows: (0..40).map(|r| RowHead { grid: 0, count: 3, first: 3 * r }).collect(),
-            activations: Activations::Float((0..40 * hidden).map(|_| random.gaussian()).collect()),
-            assignments: (0..120).map(|i| Assignment { expert: i % 3, gate }).collect(),
-        };
-        let host = (0..).zip(stored.iter().map(|weights| Arc::new(Expert::new(weights).expect("shapes fit"))));
-        let expected = cpu.compute(&Layer(host.collect()), 0, std::slice::from_ref(&request)).expect("computed");
-        let got = open.compute(&placed(open, &stored), 0, std::slice::from_ref(&request), false).expect("computed").0;
-        assert_eq!(got[0].status, expected[0].status);
-        let (PartialValues::Float(got), PartialValues::Float(expected)) = (&got[0].values, &expected[0].values) else {
-            panic!("float replies")
-        };
-        let largest = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
-        assert!(largest > 0.1);
-        assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5 * largest), "{ty:?}");
-    }
-}
-
-#[test]
 fn a_given_back_gpu_is_lost_until_it_is_opened_anew() {
     if gpu().is_none() {
         return;
@@ -368,4 +328,17 @@ fn experts_of_types_that_no_kernel_reads_together_are_refused_by_name() {
     let error = pack(&Expert::new(&mixed).expect("shapes fit"), "a GPU").expect_err("two types");
     let types = [BlockType::Q8_0, BlockType::Q4_0, BlockType::Q8_0];
     assert_eq!(error, KernelError::Types { device: "a GPU".to_owned(), types });
+}
+
+#[test]
+fn two_threads_share_a_gpu_and_each_gets_its_own_bytes() {
+    let Some(open) = gpu() else { return };
+    let small: Vec<Case> = (0..12).map(|seed| case([BlockType::Q4_0; 2], [64, 32], 2, 2, seed)).collect();
+    // Larger from case to case, so that buffers grow while the other thread's jobs are under way.
+    let growing: Vec<Case> =
+        (0..6).map(|n| case([BlockType::Q8_0; 2], [96 + 64 * n, 64], 2, 3 + 9 * n, 50 + n as u64)).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| small.iter().cycle().take(60).for_each(|case| _ = compare(open, case, "small")));
+        scope.spawn(|| growing.iter().for_each(|case| _ = compare(open, case, "growing")));
+    });
 }
