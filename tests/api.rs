@@ -124,6 +124,9 @@ async fn a_page_that_points_its_name_here_reads_nothing() {
         let answer = server.answer(&completion(host, body)).await;
         assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("\"code\":\"host\""), "{host}: {answer}");
     }
+    let from_a_page = completion("localhost", body).replace("Host:", "Origin: https://page.test\r\nHost:");
+    let answer = server.answer(&from_a_page).await;
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("\"code\":\"origin\""), "{answer}");
     let models = server.answer("GET /v1/models HTTP/1.1\r\nHost: rebound.test\r\nConnection: close\r\n\r\n").await;
     assert!(models.starts_with("HTTP/1.1 403"), "{models}");
 }

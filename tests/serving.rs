@@ -182,6 +182,20 @@ async fn a_reader_that_does_not_read_holds_up_nobody() {
     assert_eq!(outcome(slow).await.0.len(), 700);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_prompt_holds_a_stream_up_for_one_chunk_at_most() {
+    let (scheduler, _stop) = start(&backbone(), SchedulerConfig::default());
+    let mut running = submit(&scheduler, order(9, 200, 3));
+    assert!(matches!(running.recv().await, Some(Event::Prefilled(_))));
+    let mut long = submit(&scheduler, order(1900, 1, 1));
+    let seen = scheduler.counters().new_tokens.load(Relaxed);
+    assert!(matches!(timeout(PATIENCE, long.recv()).await.unwrap(), Some(Event::Prefilled(_))));
+    // At most 256 prompt tokens a step, so at least seven steps between, each with a token of the other stream.
+    let meanwhile = scheduler.counters().new_tokens.load(Relaxed) - seen;
+    assert!(meanwhile >= 7, "{meanwhile} tokens while the prompt was read");
+    assert_eq!(outcome(running).await.0.len(), 200);
+}
+
 #[tokio::test]
 async fn a_stop_tells_everybody() {
     let (scheduler, stop) = start(&backbone(), SchedulerConfig { streams: 1, ..Default::default() });
@@ -195,5 +209,6 @@ async fn a_stop_tells_everybody() {
         assert!(matches!(last, Some(Event::End(Err(_)))), "{last:?}");
     }
     let order = order(9, 1, 1);
+    assert!(!scheduler.is_running());
     assert_eq!(scheduler.submit(scheduler.place().unwrap(), order).unwrap_err(), Refused::Stopping);
 }

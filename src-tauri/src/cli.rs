@@ -16,7 +16,7 @@ use crate::model::BlockType;
 use crate::types::PublicKey;
 
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
-pub use bench::BenchPrefillArgs;
+pub use bench::{BenchDecodeArgs, BenchPrefillArgs};
 pub use hub::{HubCommand, InviteArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
 
@@ -306,29 +306,6 @@ pub struct BenchExpertsArgs {
     /// Every path that this CPU supports, not only the fastest.
     #[arg(long)]
     pub all_paths: bool,
-    /// One JSON document on stdout.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Flags of `kvasir bench decode`.
-#[derive(Debug, Args)]
-pub struct BenchDecodeArgs {
-    /// Model file or directory; the embedded kvasir-tiny when absent.
-    #[arg(long)]
-    pub model: Option<PathBuf>,
-    /// Tokens to generate.
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub tokens: u32,
-    /// Workers of the remote run.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub workers: u16,
-    /// Layers of the remote run.
-    #[arg(long, default_value = "all")]
-    pub remote_layers: LayerSelection,
-    /// Streams at once, e.g. 1,4,16,64, instead of the remote run.
-    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=128))]
-    pub batch: Vec<u16>,
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,

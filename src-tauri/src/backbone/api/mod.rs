@@ -117,7 +117,7 @@ pub async fn serve(
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/metrics", get(metrics_page))
-        .route("/healthz", get(|| async { Json(json!({"ok": true})) }))
+        .route("/healthz", get(health))
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such path") })
         .method_not_allowed_fallback(|| async {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method", "no such method of this path")
@@ -198,6 +198,13 @@ async fn model(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<Re
         return Err(ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message));
     }
     Ok(Json(described(&api)).into_response())
+}
+
+/// Whether generations are served; not while the server drains.
+async fn health(State(api): State<Arc<Api>>) -> Response {
+    let ok = api.scheduler.is_running();
+    let status = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(json!({"ok": ok}))).into_response()
 }
 
 async fn metrics_page(State(api): State<Arc<Api>>) -> Response {

@@ -220,6 +220,12 @@ impl Scheduler {
         Ok(receiver)
     }
 
+    /// Whether it still takes orders.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !self.orders.is_closed()
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
