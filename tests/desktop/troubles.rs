@@ -91,8 +91,9 @@ async fn without_a_tray_the_window_stays_and_says_why() {
 #[ignore = "needs the stage that tests/desktop/run sets"]
 async fn without_the_trays_library_the_window_stays_and_says_which() {
     let mut session = Session::usual().await;
-    for name in ["libayatana-appindicator3.so.1", "libappindicator3.so.1"] {
-        session.without_library(name);
+    for name in ["libayatana-appindicator3", "libappindicator3"] {
+        session.without_library(&format!("{name}.so.1"));
+        session.without_library(&format!("{name}.so"));
     }
     let page = Page::open(&mut session, &[]).await;
     page.until_text("tray", |text| text.contains("libayatana-appindicator3")).await;
