@@ -1,6 +1,7 @@
 //! Nothing for the servers. For the desktop app: builds its page with npm, and says which commands the page may call.
 
 fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
     #[cfg(feature = "desktop")]
     desktop::build();
 }

@@ -197,6 +197,11 @@ async fn codes_are_refused_by_name_and_another_operator_only_after_leaving() {
     desk.engine.leave().await.unwrap();
     assert_eq!(desk.engine.status().network, None);
     desk.engine.offer(second.join_code().unwrap()).await.unwrap();
+    // Nobody reads one invitation and joins another one that came in between.
+    assert_eq!(desk.engine.offer(first.join_code().unwrap()).await.unwrap_err().code(), "offer_waiting");
+    let waiting = desk.engine.status().offer.unwrap().operator;
+    desk.engine.offer(second.join_code().unwrap()).await.unwrap();
+    assert_eq!(desk.engine.status().offer.unwrap().operator, waiting);
     desk.engine.decline().await.unwrap();
     assert_eq!(desk.engine.status().offer, None);
     desk.join(&second.join_code().unwrap()).await;

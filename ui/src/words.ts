@@ -16,6 +16,7 @@ const ADVICE: Record<string, string> = {
   invite_expired: "This join code is too old. Ask the operator for a new one.",
   invite_unsigned: "This join code was changed on its way, or is not the operator's. Ask for a new one.",
   invite_malformed: "This is not a whole join code. It starts with kvasir://join# and is one line.",
+  offer_waiting: "An invitation waits already. Join or decline it first.",
   invite_other_operator: "This code is of another operator. Leave the present network first.",
   gateway_unreachable: "The gateway does not answer; the amount may be old.",
 };
@@ -86,7 +87,9 @@ export function creditWords(account: Account | null, problem: Problem | null, no
   if (account === null) return problem === null ? "" : problemWords(problem);
   const credit =
     account.last_credit_unix_ms === null ? "no credit yet" : `last credit ${ago(nowMs - account.last_credit_unix_ms)}`;
-  return problem === null ? credit : `${credit}; as of ${ago(nowMs - account.asked_unix_ms)}: gateway does not answer`;
+  if (problem === null) return credit;
+  const why = problem.code === "gateway_unreachable" ? "gateway does not answer" : "gateway's answer is of no use";
+  return `${credit}; as of ${ago(nowMs - account.asked_unix_ms)}: ${why}`;
 }
 
 /// A span in its largest whole unit; a clock that runs behind the gateway's gives "just now".

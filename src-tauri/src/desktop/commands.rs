@@ -20,7 +20,7 @@ fn answer(done: Result<(), EngineError>) -> Answer {
 #[tauri::command]
 async fn watch(views: Channel<View>, shell: State<'_, Shell>) -> Answer {
     let mut news = shell.views();
-    tauri::async_runtime::spawn(async move {
+    shell.feed(async move {
         while news.changed().await.is_ok() {
             let view = news.borrow_and_update().clone();
             if views.send(view).is_err() {

@@ -31,8 +31,8 @@ pub struct Options {
     pub state: Option<PathBuf>,
     /// Bytes that experts may take; when absent, what the hardware has room for.
     pub memory_bytes: Option<u64>,
-    /// What computes.
-    pub hardware: FindHardware,
+    /// Finds what computes; its results may be kept in the directory.
+    pub hardware: Box<dyn FnOnce(&Path) -> FindHardware + Send>,
     /// A join code, or the file with one, to show at the start.
     pub join: Option<String>,
     /// Whether to wait in the tray.
@@ -101,7 +101,7 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
         None => app.path().app_local_data_dir()?,
     };
     let store = std::sync::Arc::new(OsKeyStore::new(KEYRING_SERVICE));
-    let config = EngineConfig::new(state, store, options.hardware);
+    let config = EngineConfig::new(state.clone(), store, (options.hardware)(&state));
     // The engine's task ends with its last handle, or with Quit.
     let (engine, _) = Engine::start(EngineConfig { memory_bytes: options.memory_bytes, ..config });
     let shell = Shell::new(engine, app.package_info().version.to_string());
@@ -132,10 +132,16 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
 
 /// The invitation that a second start was given; file names are relative to where it was started.
 fn joined_from(args: &[String], dir: &Path) -> Option<String> {
-    let value = |flag: &str| args.iter().position(|arg| arg == flag).and_then(|at| args.get(at + 1));
+    // As the command line of a first start is read: `--flag value` or `--flag=value`.
+    let value = |flag: &str| {
+        args.iter().enumerate().find_map(|(at, arg)| match arg.strip_prefix(flag)? {
+            "" => args.get(at + 1).filter(|next| !next.starts_with("--")).cloned(),
+            rest => rest.strip_prefix('=').map(str::to_owned),
+        })
+    };
     let text = value("--open").or_else(|| value("--join"))?;
-    let file = dir.join(text);
-    Some(if file.is_file() { file.display().to_string() } else { text.clone() })
+    let file = dir.join(&text);
+    Some(if file.is_file() { file.display().to_string() } else { text })
 }
 
 /// The code in `text`, or in the file that it names.

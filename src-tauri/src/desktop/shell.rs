@@ -1,9 +1,10 @@
 //! What the commands, the tray and the window share: the engine and the view of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tauri::AppHandle;
 use tauri::Manager;
+use tauri::async_runtime::JoinHandle;
 use tokio::sync::watch;
 
 use crate::engine::{Engine, Problem, Tray, View};
@@ -15,12 +16,23 @@ pub(super) struct Shell {
     /// The engine.
     pub engine: Engine,
     view: Arc<watch::Sender<View>>,
+    /// What feeds the page; a page that comes later has its own.
+    feeding: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl Shell {
     pub fn new(engine: Engine, version: String) -> Self {
         let view = View { engine: engine.status(), version, ..View::default() };
-        Self { engine, view: Arc::new(watch::Sender::new(view)) }
+        Self { engine, view: Arc::new(watch::Sender::new(view)), feeding: Arc::default() }
+    }
+
+    /// Feeds a page with `feed` instead of the one before, which may be gone without a word.
+    pub fn feed(&self, feed: impl Future<Output = ()> + Send + 'static) {
+        let feed = tauri::async_runtime::spawn(feed);
+        let mut feeding = self.feeding.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = feeding.replace(feed) {
+            before.abort();
+        }
     }
 
     /// What a window shows, now and from now on.

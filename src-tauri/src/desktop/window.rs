@@ -20,7 +20,10 @@ pub(super) fn show(app: &AppHandle) -> Result<(), tauri::Error> {
         .inner_size(440.0, 720.0)
         .min_inner_size(340.0, 480.0)
         // The page loads from the program; it goes nowhere else.
-        .on_navigation(|url| url.scheme() == "tauri" || url.host_str() == Some("tauri.localhost"))
+        .on_navigation(|url| {
+            // Where there are no schemes of one's own, the program is a host that no name server knows.
+            url.scheme() == "tauri" || (cfg!(windows) && url.host_str() == Some("tauri.localhost"))
+        })
         .build()?;
     Ok(())
 }

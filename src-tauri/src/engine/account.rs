@@ -27,6 +27,8 @@ pub(super) enum AccountError {
     Unreachable { gateway: String, reason: String },
     #[error("{gateway}: expected an account of the wallet, got {got}")]
     Answer { gateway: String, got: String },
+    #[error("expected the account as it was last seen or newer, got an older one")]
+    Behind,
     #[error("expected a gateway, got none")]
     NoGateway,
 }
@@ -37,6 +39,7 @@ impl AccountError {
         match self {
             Self::Unreachable { .. } | Self::NoGateway => "gateway_unreachable",
             Self::Answer { .. } => "gateway_answer",
+            Self::Behind => "gateway_behind",
         }
     }
 }
@@ -104,7 +107,7 @@ impl Asking {
         loop {
             match self.ask().await {
                 Ok(Some(account)) => drop(known.send_replace(Known { account: Some(account), error: None })),
-                Ok(None) => {}
+                Ok(None) => known.send_modify(|known| known.error = Some(AccountError::Behind)),
                 Err(error) => known.send_modify(|known| known.error = Some(error)),
             }
             if known.is_closed() {

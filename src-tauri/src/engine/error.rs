@@ -37,6 +37,11 @@ pub enum EngineError {
     /// Contribute before the device is open.
     #[error("expected a device that computes, got none yet: try again in a moment")]
     NoDevice,
+    /// An invitation of another operator while one waits for its answer: nobody shall take one and get the other.
+    #[error(
+        "expected an answer to the invitation that waits, got a join code of another operator: join or decline first"
+    )]
+    OfferWaiting,
     /// Accept without an invitation.
     #[error("expected an invitation to accept, got none: paste the join code again")]
     NoOffer,
@@ -70,6 +75,7 @@ impl EngineError {
             Self::NoNetwork => "no_network",
             Self::NoWallet => "no_wallet",
             Self::NoDevice => "no_device",
+            Self::OfferWaiting => "offer_waiting",
             Self::NoOffer => "no_offer",
             Self::Gone(_) => "gone",
         }

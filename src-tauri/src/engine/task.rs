@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use super::account::{Asking, Known};
 use super::status::{DeviceState, Link, Problem, Slice, State, Status, WalletState};
 use super::{AccountProblem, Asked, EngineConfig, EngineError, Order, PAUSE_MAX};
+use crate::net::tls;
 use crate::shutdown::{self, ShutdownTrigger};
 use crate::wallet::{self, KeyStoreError, Wallet};
 use crate::wire::invite::Invite;
@@ -143,8 +144,16 @@ impl Core {
     async fn obey(&mut self, order: Order) -> Result<(), EngineError> {
         match order {
             Order::Offer(code) => {
-                let pinned: Vec<_> = self.network.iter().map(|network| network.operator).collect();
+                // The build's own network is left by joining another; one that was joined is left first.
+                let joined = network::is_joined(&self.config.state_dir);
+                let pinned: Vec<_> = self.network.iter().filter(|_| joined).map(|network| network.operator).collect();
                 let invite = Invite::read(&code)?.accept(&pinned, self.now_unix_s())?;
+                if self.offer.as_ref().is_some_and(|(waiting, _)| waiting.operator != invite.operator) {
+                    return Err(EngineError::OfferWaiting);
+                }
+                if let Some(pem) = &invite.ca_pem {
+                    tls::client_config_from_pem(pem)?;
+                }
                 self.offer = Some((invite, code));
             }
             Order::Accept => {
@@ -162,6 +171,7 @@ impl Core {
             Order::Leave => {
                 self.pause().await;
                 network::leave(&self.config.state_dir)?;
+                self.belong_to(None);
                 // The build's own network, if it has one, is what remains.
                 let rest = network::join(&self.config.state_dir, None, &[], self.now_unix_s())?;
                 self.belong_to(rest);

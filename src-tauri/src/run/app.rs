@@ -1,6 +1,6 @@
 //! The desktop app as a mode of the program.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use super::{AnyError, all_threads};
 use crate::cli::{Device, RoleFlags};
 use crate::config::parse_bytes;
 use crate::desktop::{self, Options};
+use crate::engine::FindHardware;
 use crate::shutdown;
 
 /// WebKit's own switch; see [`spare_the_web_view`].
@@ -20,17 +21,18 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<ExitCode, AnyError> {
     spare_the_web_view();
     let memory_bytes = flags.memory.as_deref().map(|text| parse_bytes("--memory", text)).transpose()?;
-    let cache = flags.state.as_ref().map(|state: &PathBuf| state.join("gpu"));
-    let (device, wanted) =
-        (flags.device.unwrap_or(Device::Auto), Wanted { gpu: flags.gpu.clone(), memory_bytes, cache });
+    let (device, gpu) = (flags.device.unwrap_or(Device::Auto), flags.gpu.clone());
     // Fires when the app is over.
     let (_over, until) = shutdown::channel();
-    let hardware = Box::pin(async move {
-        match device::for_worker(device, wanted, all_threads(), &until).await {
-            Ok(Some(hardware)) => Ok(hardware),
-            Ok(None) => Err("the search was ended".to_owned()),
-            Err(error) => Err(error.to_string()),
-        }
+    let hardware = Box::new(move |state: &Path| -> FindHardware {
+        let wanted = Wanted { gpu, memory_bytes, cache: Some(state.join("gpu")) };
+        Box::pin(async move {
+            match device::for_worker(device, wanted, all_threads(), &until).await {
+                Ok(Some(hardware)) => Ok(hardware),
+                Ok(None) => Err("the search was ended".to_owned()),
+                Err(error) => Err(error.to_string()),
+            }
+        })
     });
     let join = open.or_else(|| flags.join.clone());
     let runtime = super::runtime()?;

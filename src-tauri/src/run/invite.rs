@@ -6,6 +6,7 @@ use super::{AnyError, say};
 use crate::cli::{HubCommand, InviteArgs};
 use crate::clock::{Clock, SystemClock};
 use crate::config::parse_duration;
+use crate::net::tls;
 use crate::wallet::keyfile;
 use crate::wire::invite::Invite;
 
@@ -30,6 +31,9 @@ fn invite(args: &InviteArgs) -> Result<String, AnyError> {
         Some(path) => Some(std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?),
         None => None,
     };
+    if let Some(pem) = &ca_pem {
+        tls::client_config_from_pem(pem)?;
+    }
     let now_s = SystemClock::default().unix_ms() / 1000;
     let (gateways, expires_unix_s) = (args.gateways.clone(), now_s + lasts.as_secs());
     Ok(Invite { operator: operator.public(), gateways, ca_pem, expires_unix_s }.sign(&operator)?)

@@ -133,7 +133,15 @@ impl KeyStore for OsKeyStore {
     }
 
     fn list(&self) -> Result<Vec<PublicKey>, KeyStoreError> {
-        let index = self.read(INDEX)?.unwrap_or_default();
+        let index = match self.read(INDEX)? {
+            // A locked keyring finds nothing, and nothing found means that a first wallet is made.
+            None => {
+                self.ensure_open()?;
+                self.read(INDEX)?
+            }
+            found => found,
+        };
+        let index = index.unwrap_or_default();
         Ok(index.split_whitespace().filter_map(|text| text.parse().ok()).collect())
     }
 

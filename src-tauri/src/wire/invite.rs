@@ -31,6 +31,8 @@ const BYTES_MAX: usize = 1 + 32 + 8 + 1 + GATEWAYS_MAX * (1 + URL_BYTES_MAX) + 2
 const SIGNATURE_BYTES: usize = 64;
 const VERSION: u8 = 1;
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+/// Ends the first line of every key in PEM; files that hold a certificate and its key must not become public.
+const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 
 /// Why a text is no invitation, or none any more.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -213,9 +215,14 @@ impl Invite {
             return Err(InviteError::Part { what: "gateway", expected, got: super::text::plain(url) });
         }
         match &self.ca_pem {
-            Some(pem) if pem.len() > CA_BYTES_MAX || !pem.is_ascii() || !pem.contains(CERTIFICATE) => {
+            Some(pem)
+                if pem.len() > CA_BYTES_MAX
+                    || !pem.is_ascii()
+                    || !pem.contains(CERTIFICATE)
+                    || pem.contains(PRIVATE_KEY) =>
+            {
                 let got = format!("{} bytes", pem.len());
-                let expected = "certificates in PEM, at most 8 KiB";
+                let expected = "certificates in PEM and no private key, at most 8 KiB";
                 Err(InviteError::Part { what: "certificate authority", expected, got })
             }
             _ => Ok(()),

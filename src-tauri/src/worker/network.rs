@@ -66,9 +66,9 @@ pub fn join(
     let kept = || kept(state_dir);
     let Some(text) = code_or_file else {
         return match (kept()?, build_network()) {
-            // Whoever joined stays, whatever the time.
+            // Whoever joined stays, whatever the time; a build belongs to its network for as long as it is used.
             (Some(invite), _) => Ok(Some(invite.accept(operators, 0)?)),
-            (None, Some(code)) => Ok(Some(Invite::read(code)?.accept(operators, now_unix_s)?)),
+            (None, Some(code)) => Ok(Some(Invite::read(code)?.accept(operators, 0)?)),
             (None, None) => Ok(None),
         };
     };
@@ -91,6 +91,12 @@ pub fn keep(state_dir: &Path, code: &str) -> Result<(), NetworkError> {
     let path = state_dir.join(NETWORK_FILE);
     let written = fs::create_dir_all(state_dir).and_then(|()| replace(&path, format!("{}\n", code.trim()).as_bytes()));
     written.map_err(|source| NetworkError::Io { path, source })
+}
+
+/// Whether a network was joined, and not only named by the build.
+#[must_use]
+pub fn is_joined(state_dir: &Path) -> bool {
+    state_dir.join(NETWORK_FILE).exists()
 }
 
 /// Forgets the kept network.
