@@ -38,6 +38,16 @@ async fn a_prompt_beyond_the_context_is_refused_with_both_numbers() {
         let numbers = error["message"].as_str().unwrap();
         assert!(numbers.contains("at most 2048 tokens") && numbers.contains("got "), "{numbers}");
     }
+    // Millions of bytes are no work: how long the longest token is tells enough.
+    for (path, field, body) in [
+        (CHAT, "messages", chat(&"word ".repeat(1 << 20))),
+        ("/v1/completions", "prompt", json!({"prompt": "word ".repeat(1 << 20)})),
+    ] {
+        let error = error(&server.post(path, &body).await.2);
+        assert_eq!((&error["param"], &error["code"]), (&json!(field), &json!("context_length_exceeded")));
+        let numbers = error["message"].as_str().unwrap();
+        assert!(numbers.contains("at most 2048 tokens, got 524") && numbers.contains("bytes"), "{numbers}");
+    }
     let error = error(&server.post("/v1/completions", &json!({"prompt": ""})).await.2);
     assert_eq!(error["param"], "prompt");
     // As many as there are is no mistake.
@@ -47,6 +57,27 @@ async fn a_prompt_beyond_the_context_is_refused_with_both_numbers() {
         (&answer["usage"]["completion_tokens"], &answer["choices"][0]["finish_reason"]),
         (&json!(3), &json!("length"))
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_request_has_only_so_many_new_tokens() {
+    let server = serve(super::backbone(), ApiConfig { new_tokens_max: 5, ..ApiConfig::default() }).await;
+    let body = json!({"prompt": "Once", "max_tokens": u64::MAX, "logit_bias": {"4093": -100, "4095": -100}});
+    let answer = server.json("/v1/completions", &body).await;
+    assert_eq!(
+        (&answer["usage"]["completion_tokens"], &answer["choices"][0]["finish_reason"]),
+        (&json!(5), &json!("length"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_whose_name_is_no_text_is_an_unknown_one() {
+    let server = server().await;
+    for name in ["%ff", "other"] {
+        let answer = client().get(server.url(&format!("/v1/models/{name}"))).send().await.unwrap();
+        assert_eq!(answer.status(), 404);
+        assert_eq!(error(&answer.text().await.unwrap())["code"], "model_not_found");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,7 +134,8 @@ async fn what_takes_more_memory_than_there_is_is_refused() {
     let (status, headers, answer) = server.post("/v1/completions", &body).await;
     let error = error(&answer);
     assert_eq!((status, &error["code"]), (429, &json!("state_memory")));
-    assert!(headers.contains_key("retry-after") && error["message"].as_str().unwrap().contains("--state-memory"));
+    // It never fits, so that later is no better.
+    assert!(!headers.contains_key("retry-after") && error["message"].as_str().unwrap().contains("--state-memory"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

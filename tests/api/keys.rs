@@ -80,6 +80,10 @@ async fn the_api_speaks_tls() {
     let url = format!("https://localhost:{}/v1/completions", server.port);
     let answer = client.post(url).body(body).send().await.unwrap().text().await.unwrap();
     assert!(answer.ends_with("data: [DONE]\n\n"), "{answer}");
+    // A page of another machine makes the model work over TLS as little.
+    let models = format!("https://localhost:{}/v1/models", server.port);
+    let from_a_page = client.get(models).header("origin", "https://page.test").send().await.unwrap();
+    assert_eq!(from_a_page.status(), 403);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What was typed about the backbone's API: its flags, and `kvasir keys`.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -26,6 +27,9 @@ pub struct ApiFlags {
     /// backbone: memory for the states of running generations, e.g. 4GiB.
     #[arg(long)]
     pub state_memory: Option<String>,
+    /// backbone: most new tokens of one request.
+    #[arg(long)]
+    pub new_tokens_max: Option<NonZeroUsize>,
 }
 
 /// `kvasir keys …`.

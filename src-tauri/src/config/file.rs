@@ -1,6 +1,7 @@
 //! `kvasir.toml`: one table per role, unknown keys refused.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -32,6 +33,7 @@ pub(super) struct BackboneTable {
     pub api_tls_key: Option<PathBuf>,
     pub allow_insecure_api: Option<bool>,
     pub state_memory: Option<String>,
+    pub new_tokens_max: Option<NonZeroUsize>,
     pub state: Option<PathBuf>,
     pub remote_layers: Option<LayerSelection>,
     pub allow_public: Option<bool>,

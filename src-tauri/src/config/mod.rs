@@ -8,6 +8,7 @@ mod file;
 mod size;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use crate::cli::{Device, GpuFlags, LayerSelection, RoleFlags};
@@ -95,6 +96,8 @@ pub struct Api {
     pub allow_insecure: bool,
     /// Bytes for the states of running generations, if said.
     pub state_bytes: Option<u64>,
+    /// Most new tokens of one request, if said.
+    pub new_tokens_max: Option<NonZeroUsize>,
 }
 
 /// `--headless backbone`.
@@ -230,6 +233,7 @@ impl Backbone {
                 tls: flags.api.cert.clone().zip(flags.api.key.clone()).or(file.api_tls_cert.zip(file.api_tls_key)),
                 allow_insecure: flags.api.allow_insecure || file.allow_insecure_api.unwrap_or(false),
                 state_bytes: memory.map(|text| parse_bytes("--state-memory", &text)).transpose()?,
+                new_tokens_max: flags.api.new_tokens_max.or(file.new_tokens_max),
             },
             state: state(flags, file.state, "backbone"),
             remote_layers: flags.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),

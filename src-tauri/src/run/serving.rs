@@ -1,5 +1,6 @@
 //! The backbone's API as it is configured: who may come, over what, and `kvasir keys`.
 
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 use serde_json::json;
@@ -7,8 +8,8 @@ use tokio::net::TcpListener;
 
 use super::{AnyError, say, usage};
 use crate::backbone::SchedulerConfig;
-use crate::backbone::api::ApiConfig;
 use crate::backbone::api::keys::{ApiKey, KeyFile, KeyGuard, NewKey, Route, Usage, UsageFile};
+use crate::backbone::api::{ApiConfig, NEW_TOKENS_MAX};
 use crate::cli::{CreateKeyArgs, KeyRoute, KeysCommand};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config;
@@ -22,7 +23,7 @@ pub(super) async fn api(
     dispatch: &RemoteDispatch,
 ) -> Result<(TcpListener, ApiConfig), AnyError> {
     let keys = KeyGuard::open(KeyFile::within(&config.state), UsageFile::within(&config.state))?;
-    let config::Api { listen, tls: files, allow_insecure, state_bytes } = &config.api;
+    let config::Api { listen, tls: files, allow_insecure, state_bytes, new_tokens_max } = &config.api;
     let tls = files.as_ref().map(|(cert, key)| tls::server_config(cert, key)).transpose()?;
     if !bind::is_loopback(listen.ip()) && !allow_insecure {
         let lacks = match (tls.is_some(), keys.is_needed()?) {
@@ -40,7 +41,9 @@ pub(super) async fn api(
     let mut scheduler = SchedulerConfig::default();
     scheduler.state_bytes = state_bytes.unwrap_or(scheduler.state_bytes);
     let listener = bind::listen(*listen).await?;
-    Ok((listener, ApiConfig { scheduler, keys: Some(keys), tls, dispatch: Some(dispatch.clone()) }))
+    let dispatch = Some(dispatch.clone());
+    let new_tokens_max = new_tokens_max.map_or(NEW_TOKENS_MAX, NonZeroUsize::get);
+    Ok((listener, ApiConfig { scheduler, keys: Some(keys), tls, dispatch, new_tokens_max }))
 }
 
 /// `kvasir keys …`.

@@ -144,7 +144,7 @@ impl Answer {
     }
 
     fn reason(&self, otherwise: &'static str) -> &'static str {
-        if self.parser.as_ref().is_some_and(|parser| parser.calls() > 0) { "tool_calls" } else { otherwise }
+        if self.parser.as_ref().is_some_and(Parser::has_called) { "tool_calls" } else { otherwise }
     }
 
     fn parse(&mut self, text: &str) -> Vec<Piece> {

@@ -10,6 +10,8 @@ use crate::backbone::scheduler::{Refused, StreamError};
 
 /// When a client that was refused for want of room may come again.
 const RETRY_AFTER_S: u64 = 2;
+/// Code of a request whose state is larger than all memory for states.
+const STATE_MEMORY: &str = "state_memory";
 
 /// Why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +63,7 @@ impl From<Refused> for ApiError {
     fn from(refused: Refused) -> Self {
         let (status, code) = match refused {
             Refused::Full { .. } => (StatusCode::TOO_MANY_REQUESTS, "busy"),
-            Refused::State { .. } => (StatusCode::TOO_MANY_REQUESTS, "state_memory"),
+            Refused::State { .. } => (StatusCode::TOO_MANY_REQUESTS, STATE_MEMORY),
             Refused::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         };
         Self::new(status, code, refused.to_string())
@@ -85,6 +87,8 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, axum::Json(self.body())).into_response();
         let headers = response.headers_mut();
         match self.status {
+            // What never fits does not fit later.
+            StatusCode::TOO_MANY_REQUESTS if self.code == STATE_MEMORY => {}
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
             }

@@ -10,8 +10,8 @@ use axum::http::{StatusCode, header};
 use super::ApiError;
 
 /// # Errors
-/// 403 for a request to a name, or from a page of another machine.
-pub fn check(request: &Request) -> Result<(), ApiError> {
+/// 403 for a request from a page of another machine.
+pub fn check_origin(request: &Request) -> Result<(), ApiError> {
     if let Some(origin) = request.headers().get_all(header::ORIGIN).iter().find(|origin| !is_near(origin.as_bytes())) {
         let message = format!(
             "expected a page of this machine, got one of {}: pages of others need a key (kvasir keys create)",
@@ -19,6 +19,12 @@ pub fn check(request: &Request) -> Result<(), ApiError> {
         );
         return Err(ApiError::new(StatusCode::FORBIDDEN, "origin", message));
     }
+    Ok(())
+}
+
+/// # Errors
+/// 403 for a request to a name.
+pub fn check_host(request: &Request) -> Result<(), ApiError> {
     let named = request.headers().get_all(header::HOST).iter().map(|value| value.as_bytes());
     let meant = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let hosts: Vec<&[u8]> = named.chain(meant).collect();

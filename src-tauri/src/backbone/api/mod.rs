@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -53,8 +54,11 @@ const READERS: usize = 2;
 /// How often the usage of keys is written down; a crash loses as much.
 const USAGE_SAVED: Duration = Duration::from_secs(5);
 
+/// New tokens of one request: hours of a large model, and the longest answer that models are trained to give.
+pub const NEW_TOKENS_MAX: usize = 32_768;
+
 /// How the API serves.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct ApiConfig {
     /// What the scheduler may use.
     pub scheduler: SchedulerConfig,
@@ -64,6 +68,15 @@ pub struct ApiConfig {
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Whose counters `/metrics` shows as well.
     pub dispatch: Option<RemoteDispatch>,
+    /// New tokens that one request can have; who asks for more is cut short.
+    pub new_tokens_max: usize,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        let scheduler = SchedulerConfig::default();
+        Self { scheduler, keys: None, tls: None, dispatch: None, new_tokens_max: NEW_TOKENS_MAX }
+    }
 }
 
 /// What the handlers share.
@@ -88,6 +101,7 @@ impl Api {
             created: self.clock.unix_ms() / 1000,
             model: self.backbone().model().name.clone(),
             reach: prepared.order.reach,
+            stream: prepared.common.stream,
             include_usage: prepared.common.include_usage,
         }
     }
@@ -166,8 +180,11 @@ fn who(api: &Api, request: &Request) -> Result<Client, ApiError> {
         })?,
         None => false,
     };
+    if !needed {
+        host::check_origin(request)?;
+    }
     if !needed && api.config.tls.is_none() {
-        host::check(request)?;
+        host::check_host(request)?;
     }
     let Some(guard) = api.config.keys.as_ref().filter(|_| request.uri().path() != "/healthz") else {
         return Ok(Client::default());
@@ -191,9 +208,9 @@ async fn models(State(api): State<Arc<Api>>) -> Response {
     Json(json!({"object": "list", "data": [described(&api)]})).into_response()
 }
 
-async fn model(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+async fn model(State(api): State<Arc<Api>>, id: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
     let name = &api.backbone().model().name;
-    if id != *name {
+    if !id.is_ok_and(|Path(id)| id == *name) {
         let message = format!("expected {name}, the model that is served, got another");
         return Err(ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message));
     }
@@ -241,15 +258,16 @@ async fn completions(
 
 async fn answer(
     api: &Api,
-    (place, metered): (Place, Metered),
+    (place, mut metered): (Place, Metered),
     prepared: Prepared,
     shape: impl Shape,
 ) -> Result<Response, ApiError> {
-    let Prepared { order, parser, common } = prepared;
+    let Prepared { mut order, parser, common } = prepared;
     let Some(tokenizer) = &api.backbone().model().tokenizer else {
         return Err(ApiError::internal("the tokenizer is gone"));
     };
     let prompt_tokens = order.prompt.len();
+    order.options.max_tokens = metered.reserve(prompt_tokens, order.options.max_tokens)?;
     let events = api.scheduler.submit(place, order)?;
     let answer = Answer::new(events, tokenizer, common.stop, parser, (metered, prompt_tokens));
     if common.stream { shape::events(answer, shape).await } else { shape::whole(answer, shape).await }

@@ -63,6 +63,7 @@ struct Inner {
     /// Tokens that are text rather than byte-level pieces; the flag says that readers never see them.
     added: HashMap<u32, (String, bool)>,
     vocab_size: usize,
+    token_bytes_max: usize,
     chat: Option<chat::Template>,
 }
 
@@ -98,14 +99,19 @@ impl Tokenizer {
 
     fn new(library: tokenizers::Tokenizer, vocab_size: usize, template: Option<&str>) -> Result<Self, TokenizerError> {
         let decoder = library.get_added_tokens_decoder();
-        let added = decoder.into_iter().map(|(id, token)| (id, (token.content, token.special))).collect();
-        let highest = library.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
+        let added: HashMap<u32, (String, bool)> =
+            decoder.into_iter().map(|(id, token)| (id, (token.content, token.special))).collect();
+        let vocabulary = library.get_vocab(true);
+        // A byte-level token has a character for each byte.
+        let bytes = |(token, id): (&String, &u32)| added.get(id).map_or(token.chars().count(), |(text, _)| text.len());
+        let token_bytes_max = vocabulary.iter().map(bytes).max().unwrap_or(0);
+        let highest = vocabulary.into_iter().max_by_key(|(_, id)| *id);
         if let Some((token, id)) = highest.filter(|(_, id)| *id as usize >= vocab_size) {
             let got = format!("{id} for {token:?}");
             return Err(TokenizerError::vocabulary(format!("ids below the embedding's {vocab_size}"), got));
         }
         let chat = template.map(chat::Template::new).transpose()?;
-        Ok(Self(Arc::new(Inner { library, added, vocab_size, chat })))
+        Ok(Self(Arc::new(Inner { library, added, vocab_size, token_bytes_max, chat })))
     }
 
     /// The ids of `text`. Special tokens written in it become their ids; none are added.
@@ -151,6 +157,12 @@ impl Tokenizer {
     pub fn render_chat(&self, chat: &Chat<'_>) -> Result<String, TokenizerError> {
         let template = self.0.chat.as_ref().ok_or(TokenizerError::NoTemplate)?;
         Ok(template.render(chat)?)
+    }
+
+    /// Bytes of the longest token, control tokens included.
+    #[must_use]
+    pub fn token_bytes_max(&self) -> usize {
+        self.0.token_bytes_max
     }
 
     /// The bytes of one token, control tokens as they are written in a prompt; none for an id without a token.

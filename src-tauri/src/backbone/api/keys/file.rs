@@ -36,6 +36,15 @@ pub enum KeyError {
         /// Why not.
         reason: String,
     },
+    /// There were keys, and now there are none.
+    #[error(
+        "{path}: expected the keys that were there before, got none: put the file back; to serve without keys, \
+             stop the server and delete usage.json beside it as well"
+    )]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
     /// No such key.
     #[error("expected the id of a key in {path}, got {id}: see kvasir keys list")]
     Unknown {

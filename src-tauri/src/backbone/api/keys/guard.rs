@@ -31,6 +31,8 @@ struct Inner {
 struct State {
     version: Version,
     /// By hash. Empty = no keys were ever made, everybody is served.
+    ///
+    /// **Invariant:** once filled, never empty again.
     keys: HashMap<String, ApiKey>,
     /// By id.
     used: BTreeMap<String, Usage>,
@@ -45,6 +47,8 @@ struct Live {
     streams: u32,
     minute: Instant,
     requests: u32,
+    /// Tokens that its requests may still come to.
+    reserved: u64,
 }
 
 /// Somebody who may use the API; without a key where none is needed.
@@ -56,7 +60,9 @@ pub struct Client {
 /// A request of a client while it is served; dropped, it is counted.
 #[derive(Debug, Default)]
 pub struct Metered {
-    key: Option<(KeyGuard, String)>,
+    key: Option<(KeyGuard, ApiKey)>,
+    /// Tokens of the key's that are set aside for it.
+    reserved: u64,
     /// What it used so far.
     pub usage: Usage,
 }
@@ -65,11 +71,11 @@ impl KeyGuard {
     /// Over the files of a state directory.
     ///
     /// # Errors
-    /// Files that cannot be read.
+    /// Files that cannot be read; usage of keys without any key.
     pub fn open(keys: KeyFile, usage: UsageFile) -> Result<Self, KeyError> {
-        let version = version(&keys);
-        let state =
-            State { version, keys: by_hash(keys.read()?), used: usage.read()?, live: HashMap::new(), unsaved: false };
+        let (version, used) = (version(&keys), usage.read()?);
+        let read = read(&keys, !used.is_empty())?;
+        let state = State { version, keys: read, used, live: HashMap::new(), unsaved: false };
         Ok(Self(Arc::new(Inner { keys, usage, state: Mutex::new(state) })))
     }
 
@@ -124,7 +130,7 @@ impl KeyGuard {
         let mut state = self.lock();
         let now = version(&self.0.keys);
         if state.version != now {
-            state.keys = by_hash(self.0.keys.read()?);
+            state.keys = read(&self.0.keys, !state.keys.is_empty())?;
             state.version = now;
         }
         Ok(state)
@@ -136,8 +142,13 @@ fn version(keys: &KeyFile) -> Version {
     Some((found.modified().ok()?, found.len()))
 }
 
-fn by_hash(keys: Vec<ApiKey>) -> HashMap<String, ApiKey> {
-    keys.into_iter().map(|key| (key.hash.clone(), key)).collect()
+/// The keys by hash. A file that is gone, or empty, is no reason to serve everybody where there `were` keys.
+fn read(file: &KeyFile, were: bool) -> Result<HashMap<String, ApiKey>, KeyError> {
+    let keys = file.read()?;
+    if were && keys.is_empty() {
+        return Err(KeyError::Gone { path: file.path().to_owned() });
+    }
+    Ok(keys.into_iter().map(|key| (key.hash.clone(), key)).collect())
 }
 
 impl Client {
@@ -156,33 +167,64 @@ impl Client {
         let mut state = guard.lock();
         let used = state.used.get(&key.id).copied().unwrap_or_default();
         let now = Instant::now();
-        let live = state.live.entry(key.id.clone()).or_insert(Live { streams: 0, minute: now, requests: 0 });
+        let live =
+            state.live.entry(key.id.clone()).or_insert(Live { streams: 0, minute: now, requests: 0, reserved: 0 });
         if now - live.minute >= MINUTE {
             (live.minute, live.requests) = (now, 0);
         }
         let over = |limit: Option<u64>, got: u64, what: &str| match limit {
             Some(limit) if got >= limit => {
                 let message = format!("expected at most {limit} {what} of this API key, which it has had");
-                Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "key_limit", message))
+                Err(over_limit(message))
             }
             _ => Ok(()),
         };
-        over(key.tokens, used.tokens(), "tokens")?;
+        over(key.tokens, used.tokens().saturating_add(live.reserved), "tokens")?;
         over(key.requests_per_minute.map(u64::from), live.requests.into(), "requests a minute")?;
         over(key.streams.map(u64::from), live.streams.into(), "streams at once")?;
         live.streams += 1;
         live.requests += 1;
         let usage = Usage { requests: 1, ..Usage::default() };
-        Ok(Metered { key: Some((guard.clone(), key.id.clone())), usage })
+        Ok(Metered { key: Some((guard.clone(), key.clone())), reserved: 0, usage })
+    }
+}
+
+fn over_limit(message: String) -> ApiError {
+    ApiError::new(StatusCode::TOO_MANY_REQUESTS, "key_limit", message)
+}
+
+impl Metered {
+    /// Sets aside, of the tokens that its key may have, a prompt's and as many of `new` as are left; gives these.
+    ///
+    /// # Errors
+    /// 429 when not even one is left, with what other requests of the key hold.
+    pub fn reserve(&mut self, prompt: usize, new: usize) -> Result<usize, ApiError> {
+        let Some((guard, ApiKey { id, tokens: Some(limit), .. })) = &self.key else { return Ok(new) };
+        let mut state = guard.lock();
+        let used = state.used.get(id).copied().unwrap_or_default().tokens();
+        let Some(live) = state.live.get_mut(id) else { return Ok(new) };
+        let (limit, prompt, held) = (*limit, prompt as u64, live.reserved);
+        let left = limit.saturating_sub(used).saturating_sub(held).saturating_sub(prompt);
+        let granted = left.min(new as u64);
+        if granted == 0 {
+            return Err(over_limit(format!(
+                "expected at most {limit} tokens of this API key, got a prompt of {prompt} beside {used} that it has \
+                 had and {held} of its other requests"
+            )));
+        }
+        self.reserved = prompt + granted;
+        live.reserved += self.reserved;
+        Ok(granted as usize)
     }
 }
 
 impl Drop for Metered {
     fn drop(&mut self) {
-        let Some((guard, id)) = self.key.take() else { return };
+        let Some((guard, ApiKey { id, .. })) = self.key.take() else { return };
         let mut state = guard.lock();
         if let Some(live) = state.live.get_mut(&id) {
             live.streams = live.streams.saturating_sub(1);
+            live.reserved = live.reserved.saturating_sub(self.reserved);
         }
         state.used.entry(id).or_default().add(self.usage);
         state.unsaved = true;

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use super::{KeyFile, KeyGuard, NewKey, Route, UsageFile};
+use super::{KeyError, KeyFile, KeyGuard, NewKey, Route, UsageFile};
 use crate::backbone::Reach;
 
 fn files(dir: &tempfile::TempDir) -> (KeyFile, UsageFile) {
@@ -31,6 +31,52 @@ fn a_key_opens_at_once_and_ends_at_once() {
 
     std::fs::write(keys.path(), "{").unwrap();
     assert_eq!(guard.client(Some(&key)).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[test]
+fn keys_that_are_gone_let_nobody_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keys, usage) = files(&dir);
+    let (_, key) = keys.create(NewKey::default(), 1).unwrap();
+    let guard = KeyGuard::open(keys.clone(), usage.clone()).unwrap();
+    drop(guard.client(Some(&key)).unwrap().begin().unwrap());
+    guard.save().unwrap();
+    let kept = std::fs::read(keys.path()).unwrap();
+    std::fs::remove_file(keys.path()).unwrap();
+    let refused = || {
+        for shown in [None, Some(key.as_str())] {
+            assert_eq!(guard.client(shown).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        }
+        assert!(matches!(guard.is_needed(), Err(KeyError::Gone { .. })));
+        // A restart is no way around it.
+        assert!(matches!(KeyGuard::open(keys.clone(), usage.clone()), Err(KeyError::Gone { .. })));
+    };
+    refused();
+    std::fs::write(keys.path(), "[]").unwrap();
+    refused();
+    std::fs::write(keys.path(), kept).unwrap();
+    assert!(guard.client(Some(&key)).is_ok() && guard.client(None).is_err());
+}
+
+#[test]
+fn requests_at_once_share_the_tokens_of_their_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keys, usage) = files(&dir);
+    let (_, key) = keys.create(NewKey { tokens: Some(100), ..NewKey::default() }, 1).unwrap();
+    let guard = KeyGuard::open(keys, usage).unwrap();
+    let client = guard.client(Some(&key)).unwrap();
+    let (mut first, mut second, mut third) =
+        (client.begin().unwrap(), client.begin().unwrap(), client.begin().unwrap());
+    assert_eq!(first.reserve(20, 30).unwrap(), 30);
+    // As many as are left.
+    assert_eq!(second.reserve(20, 4096).unwrap(), 30);
+    let refused = third.reserve(1, 1).unwrap_err();
+    assert!(refused.status == StatusCode::TOO_MANY_REQUESTS && refused.message.contains("100 of its other requests"));
+    assert!(client.begin().is_err());
+    // What was set aside and not used comes back.
+    (first.usage.prompt_tokens, first.usage.new_tokens) = (20, 5);
+    drop(first);
+    assert_eq!(third.reserve(10, 4096).unwrap(), 15);
 }
 
 #[test]

@@ -117,11 +117,10 @@ fn messages(value: Option<Value>) -> Result<Vec<ChatMessage>, ApiError> {
     messages.into_iter().enumerate().map(|(i, message)| read_message(&format!("messages[{i}]"), message)).collect()
 }
 
-fn read_message(at: &str, mut message: Value) -> Result<ChatMessage, ApiError> {
-    if !message.is_object() {
-        return Err(wrong(at, "an object", &message));
-    }
-    let role = match message["role"].as_str() {
+fn read_message(at: &str, message: Value) -> Result<ChatMessage, ApiError> {
+    let mut fields = Fields::within(at, message)?;
+    let role = fields.take("role").unwrap_or_default();
+    let role = match role.as_str() {
         // What newer clients call the system's words.
         Some("developer" | "system") => "system",
         Some("user") => "user",
@@ -129,20 +128,25 @@ fn read_message(at: &str, mut message: Value) -> Result<ChatMessage, ApiError> {
         Some("tool") => "tool",
         _ => {
             let expected = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
-            return Err(wrong(&format!("{at}.role"), expected, &message["role"]));
+            return Err(wrong(&format!("{at}.role"), expected, &role));
         }
     };
-    let calls = tool_calls(at, &message["tool_calls"])?;
-    let reasoning = match &message["reasoning_content"] {
-        Value::Null => None,
-        Value::String(reasoning) => Some(reasoning.clone()),
-        other => return Err(wrong(&format!("{at}.reasoning_content"), "a text", other)),
+    let calls = tool_calls(at, &fields.take("tool_calls").unwrap_or_default())?;
+    let reasoning = match fields.take("reasoning_content") {
+        None => None,
+        Some(Value::String(reasoning)) => Some(reasoning),
+        Some(other) => return Err(wrong(&format!("{at}.reasoning_content"), "a text", &other)),
     };
     let mut read = ChatMessage::new(role, "");
-    read.content = match message["content"].take() {
-        Value::Null if role == "assistant" => String::new(),
-        content => text(&format!("{at}.content"), content)?,
+    read.content = match fields.take("content") {
+        None if role == "assistant" => String::new(),
+        content => text(&format!("{at}.content"), content.unwrap_or_default())?,
     };
+    // No template reads them.
+    for ignored in ["tool_call_id", "name", "refusal", "annotations"] {
+        fields.take(ignored);
+    }
+    fields.finish(Some(at))?;
     Ok(ChatMessage { reasoning_content: reasoning, tool_calls: calls, ..read })
 }
 

@@ -44,7 +44,7 @@ impl Fields {
     }
 
     /// The fields of an object within the body.
-    pub fn within(name: &'static str, value: Value) -> Result<Self, ApiError> {
+    pub fn within(name: &str, value: Value) -> Result<Self, ApiError> {
         match value {
             Value::Object(fields) => Ok(Self(fields)),
             other => Err(wrong(name, "an object", &other)),

@@ -65,6 +65,7 @@ fn a_wrong_part_of_a_conversation_is_named() {
         ("messages[0]", json!({"messages": ["a"]})),
         ("messages[1].role", json!({"messages": [user, {"role": "robot", "content": "a"}]})),
         ("messages[0].content", json!({"messages": [{"role": "user"}]})),
+        ("messages[1].audio", json!({"messages": [user, {"role": "assistant", "content": "a", "audio": {"id": "1"}}]})),
         (
             "messages[0].content[1].type",
             json!({"messages": [{"role": "user", "content": [
@@ -97,7 +98,8 @@ fn what_clients_say_arrives() {
         "messages": [
             {"role": "developer", "content": "be brief"},
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "x"},
-            {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [
+            {"role": "assistant", "content": null, "reasoning_content": "hm", "refusal": null, "annotations": [],
+             "audio": null, "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": 2}"}}]},
             {"role": "tool", "content": "3", "tool_call_id": "1"},
         ],

@@ -32,15 +32,20 @@ impl ChatShape {
         chunk
     }
 
-    /// The change that a piece is, added to what was said.
+    /// The change that a piece is, added to what was said if that is sent whole.
     fn delta(&mut self, piece: Piece) -> Value {
+        let kept = !self.head.stream;
         match piece {
             Piece::Reasoning(text) => {
-                self.reasoning.push_str(&text);
+                if kept {
+                    self.reasoning.push_str(&text);
+                }
                 json!({"reasoning_content": text})
             }
             Piece::Content(text) => {
-                self.content.push_str(&text);
+                if kept {
+                    self.content.push_str(&text);
+                }
                 json!({"content": text})
             }
             Piece::Call { index, name } => {
@@ -48,7 +53,9 @@ impl ChatShape {
                 let id = format!("call_{:0width$x}", getrandom::u64().unwrap_or(0), width = CALL_ID_DIGITS);
                 let call = json!({"index": index, "id": id, "type": "function",
                     "function": {"name": name, "arguments": ""}});
-                self.calls.push((id, name, String::new()));
+                if kept {
+                    self.calls.push((id, name, String::new()));
+                }
                 json!({"tool_calls": [call]})
             }
             Piece::Arguments { index, json } => {
@@ -75,7 +82,9 @@ impl Shape for ChatShape {
         let mut told = logprobs.map(|l| {
             let mut entry = token(&l.chosen);
             entry["top_logprobs"] = l.top.iter().map(token).collect();
-            self.logprobs.get_or_insert_default().push(entry.clone());
+            if !self.head.stream {
+                self.logprobs.get_or_insert_default().push(entry.clone());
+            }
             json!({"content": [entry]})
         });
         let mut deltas: Vec<Value> = pieces.into_iter().map(|piece| self.delta(piece)).collect();

@@ -60,12 +60,16 @@ impl Shape for CompletionShape {
             _ => None,
         });
         let text: String = texts.collect();
-        self.text.push_str(&text);
+        if !self.head.stream {
+            self.text.push_str(&text);
+        }
         let mut told = Value::Null;
         if let Some(token) = logprobs {
             let (lists, offset) = lists(std::slice::from_ref(&token), self.offset);
             (told, self.offset) = (lists, offset);
-            self.logprobs.get_or_insert_default().push(token);
+            if !self.head.stream {
+                self.logprobs.get_or_insert_default().push(token);
+            }
         }
         if text.is_empty() && told.is_null() { Vec::new() } else { vec![self.object(&text, told, None)] }
     }

@@ -34,6 +34,8 @@ pub struct Head {
     pub model: String,
     /// Where the hidden states may go.
     pub reach: Reach,
+    /// Whether the answer is sent in parts; then nothing of it is kept.
+    pub stream: bool,
     /// Whether a stream ends with the usage.
     pub include_usage: bool,
 }
@@ -42,7 +44,7 @@ pub struct Head {
 pub trait Shape: Send + 'static {
     /// Events before the first text.
     fn begin(&self) -> Vec<Value>;
-    /// Events of a part; also kept for [`Shape::whole`].
+    /// Events of a part; kept for [`Shape::whole`] unless the answer is sent in parts.
     fn said(&mut self, pieces: Vec<Piece>, logprobs: Option<TokenLogprobs>) -> Vec<Value>;
     /// The event that says why the text ends.
     fn end(&self, finish: &str) -> Value;
@@ -156,4 +158,39 @@ fn headers(head: &Head, report: &Report) -> HeaderMap {
         Some((HeaderName::from_static(name), HeaderValue::try_from(value).ok()?))
     };
     named.into_iter().filter_map(header).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_that_is_sent_whole_is_kept() {
+        let logprobs = || Some(TokenLogprobs { chosen: (b"a".to_vec(), -0.5), top: Vec::new() });
+        let pieces = || {
+            let call = Piece::Call { index: 0, name: "f".to_owned() };
+            let arguments = Piece::Arguments { index: 0, json: "{}".to_owned() };
+            vec![Piece::Reasoning("hm".to_owned()), Piece::Content("a".to_owned()), call, arguments]
+        };
+        for stream in [false, true] {
+            let model = "m".to_owned();
+            let head = Head { id: "1".to_owned(), created: 1, model, reach: Reach::Any, stream, include_usage: false };
+            let mut chat = ChatShape::new(head.clone(), true);
+            assert_eq!(chat.said(pieces(), logprobs()).len(), 4);
+            let choice = chat.whole("stop")["choices"][0].clone();
+            let kept = |value: &Value| value.as_array().map_or(0, Vec::len);
+            let expected = usize::from(!stream);
+            assert_eq!(kept(&choice["logprobs"]["content"]), expected);
+            assert_eq!(kept(&choice["message"]["tool_calls"]), expected);
+            assert_eq!(choice["message"]["reasoning_content"].is_string(), !stream);
+            assert_eq!(choice["message"]["content"] == "a", !stream);
+            let mut completion = CompletionShape::new(head, true);
+            for _ in 0..2 {
+                let events = completion.said(vec![Piece::Content("a".to_owned())], logprobs());
+                assert_eq!(events[0]["choices"][0]["text"], "a");
+            }
+            let choice = completion.whole("stop")["choices"][0].clone();
+            assert_eq!((&choice["text"] == "aa", kept(&choice["logprobs"]["tokens"])), (!stream, 2 * expected));
+        }
+    }
 }

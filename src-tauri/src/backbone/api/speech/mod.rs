@@ -1,7 +1,8 @@
 //! From the text that a model writes to what a client reads: thoughts, answer and tool calls, while they come.
 //!
-//! **Promise:** how the text was cut into pieces changes nothing of what the pieces add up to, and nothing that the
-//! model wrote disappears: what only looks like a tool call is given out as text.
+//! **Promises:** how the text was cut into pieces changes nothing of what the pieces add up to; what only looks like a
+//! tool call is given out as text. Left out are the markers, blanks beside thoughts and calls, and within a call what
+//! belongs to no parameter and the parameter that was cut off; a call that was cut off does not count as made.
 
 mod call;
 mod parser;

@@ -64,6 +64,8 @@ pub struct Parser {
     state: State,
     held: String,
     calls: usize,
+    /// Whether the newest call lacks some of its arguments.
+    open: bool,
     /// Blanks before `<tool_call>`: part of the answer only if no call follows.
     gap: String,
     /// Whether the answer has begun; blanks before it are not part of it.
@@ -75,13 +77,13 @@ impl Parser {
     #[must_use]
     pub fn new(tools: Vec<Value>, thinking: bool) -> Self {
         let state = if thinking { State::Thinking } else { State::Start };
-        Self { tools, state, held: String::new(), calls: 0, gap: String::new(), begun: false }
+        Self { tools, state, held: String::new(), calls: 0, open: false, gap: String::new(), begun: false }
     }
 
-    /// Calls that began so far.
+    /// Whether there are calls and the last one is complete: none that was cut off may be acted on.
     #[must_use]
-    pub fn calls(&self) -> usize {
-        self.calls
+    pub fn has_called(&self) -> bool {
+        self.calls > 0 && !self.open
     }
 
     /// What `text` adds; what may still become a marker waits.
@@ -204,6 +206,7 @@ impl Parser {
                 let json = call.get("arguments").map_or_else(|| "{}".to_owned(), Value::to_string);
                 self.call(name.to_owned(), pieces);
                 pieces.push(Piece::Arguments { index: self.calls - 1, json });
+                self.open = false;
                 return self.go(State::CallEnd, blanks + end);
             }
         } else if FUNCTION.starts_with(text) {
@@ -216,6 +219,7 @@ impl Parser {
     fn call(&mut self, name: String, pieces: &mut Vec<Piece>) {
         pieces.push(Piece::Call { index: self.calls, name });
         self.calls += 1;
+        self.open = true;
     }
 
     fn function(&mut self, call: Call, pieces: &mut Vec<Piece>) -> bool {
@@ -228,6 +232,7 @@ impl Parser {
             return self.go(State::Parameter(call, name), taken);
         }
         pieces.push(Piece::Arguments { index: self.calls - 1, json: call.end().to_owned() });
+        self.open = false;
         self.go(State::CallEnd, at + if marker == FUNCTION_END { FUNCTION_END.len() } else { 0 })
     }
 

@@ -2,7 +2,7 @@
 
 use super::begun;
 
-/// Looks for the first of some texts in a stream; what may become one waits.
+/// Looks for the first of some texts to be complete in a stream; what may become one waits.
 #[derive(Debug, Default)]
 pub struct StopTexts {
     texts: Vec<String>,
@@ -19,7 +19,9 @@ impl StopTexts {
     /// What of the text so far is certain to belong to the answer, and whether the answer ends there.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
-        if let Some(at) = self.texts.iter().filter_map(|stop| self.held.find(stop)).min() {
+        // The first to be complete, the longest of several: so it is found however the text is cut.
+        let found = |stop: &String| self.held.find(stop).map(|at| (at + stop.len(), at));
+        if let Some((_, at)) = self.texts.iter().filter_map(found).min() {
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), true);
         }

@@ -120,17 +120,42 @@ fn what_only_looks_like_a_call_is_text() {
 fn a_call_that_is_cut_off_stays_incomplete() {
     let cut = "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n<parameter=city>\nOs";
     assert_eq!(hear(cut, &tools(), false).calls, [call("get_weather", "{\"days\": 3")]);
+    let mut parser = Parser::new(tools(), false);
+    parser.push(cut);
+    parser.finish();
+    assert!(!parser.has_called());
     let between = "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n";
     assert_eq!(hear(between, &tools(), false).calls, [call("get_weather", "{\"days\": 3}")]);
 }
 
 #[test]
+fn only_a_call_that_is_complete_was_made() {
+    let call = "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+    let older = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {}}\n</tool_call>";
+    for (text, called) in [
+        ("Hello", false),
+        (call, true),
+        (older, true),
+        (&format!("{call} And so on."), true),
+        (&call[..call.len() - 12], true),
+        (&call[..call.len() - 24], false),
+        (&format!("{call}\n{}", &call[..50]), false),
+        (&format!("{call}\n{call}"), true),
+    ] {
+        let mut parser = Parser::new(tools(), false);
+        parser.push(text);
+        parser.finish();
+        assert_eq!(parser.has_called(), called, "{text}");
+    }
+}
+
+#[test]
 fn a_stop_text_ends_the_answer_wherever_it_is_cut() {
-    let said = |text: &str, stops: &[&str]| {
+    let cut = |text: &str, stops: &[&str], characters: usize| {
         let mut stop = StopTexts::new(stops.iter().map(|s| (*s).to_owned()).collect());
         let mut all = String::new();
-        for character in text.chars() {
-            let (more, ended) = stop.push(&character.to_string());
+        for part in text.chars().collect::<Vec<_>>().chunks(characters) {
+            let (more, ended) = stop.push(&part.iter().collect::<String>());
             all.push_str(&more);
             if ended {
                 return (all, true);
@@ -138,7 +163,14 @@ fn a_stop_text_ends_the_answer_wherever_it_is_cut() {
         }
         (all + &stop.finish(), false)
     };
+    let said = |text: &str, stops: &[&str]| {
+        let bytewise = cut(text, stops, 1);
+        (2..=text.len().max(2)).for_each(|n| assert_eq!(cut(text, stops, n), bytewise, "in parts of {n}"));
+        bytewise
+    };
     assert_eq!(said("one two three", &["two"]), ("one ".to_owned(), true));
+    assert_eq!(said("abcd", &["bc", "abcd"]), ("a".to_owned(), true));
+    assert_eq!(said("xabc", &["bc", "abc", "c"]), ("x".to_owned(), true));
     assert_eq!(said("aab", &["ab"]), ("a".to_owned(), true));
     assert_eq!(said("one tw", &["two", "x"]), ("one tw".to_owned(), false));
     assert_eq!(said("naïve – ok", &["– o"]), ("naïve ".to_owned(), true));
