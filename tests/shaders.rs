@@ -8,7 +8,7 @@ use naga::back::{hlsl, msl, spv};
 use naga::proc::BoundsCheckPolicy;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
-/// Every kernel in every tiling that a tuner may choose.
+/// Every kernel, in tilings of each kind that a tuner may choose.
 fn sources() -> Vec<(String, String)> {
     let mut all = vec![
         ("quantise".to_owned(), quantise_source()),
