@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use super::lanes::{Quads, load_four, load_i8, load_i16, load_i32, load256, load512, scales};
 use super::lanes::{sum_across, sum_within, term, transpose};
 use super::row::{Row, WideQuad};
+use crate::kernel::cpu::ahead::Soon;
 
 /// Which of 32 multipliers the packed products of vectors 2p and 2p + 1 of a super-block meet.
 const fn packed_order(blocks: [[i16; 4]; 2], first: i16) -> [i16; 32] {
@@ -67,8 +68,14 @@ fn factor_sums(factors: __m512i, x: &WideQuad) -> __m512i {
 /// Terms of a quad of Q4_K.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-pub(super) fn q4_k<const N: usize>(quads: Quads<'_, 144>, xs: [&Row; N], q: usize, exponents: __m512i) -> [__m512i; N] {
-    k45(quads, xs, q, exponents, |block| {
+pub(super) fn q4_k<const N: usize>(
+    quads: Quads<'_, 144>,
+    xs: [&Row; N],
+    q: usize,
+    exponents: __m512i,
+    soon: Soon<'_>,
+) -> [__m512i; N] {
+    k45(quads, xs, q, exponents, soon, |block| {
         let (low, fifteen) = ([load512(&block[16..]), load512(&block[80..])], _mm512_set1_epi8(15));
         let high = low.map(|v| _mm512_and_si512(_mm512_srli_epi16::<4>(v), fifteen));
         let low = low.map(|v| _mm512_and_si512(v, fifteen));
@@ -79,8 +86,14 @@ pub(super) fn q4_k<const N: usize>(quads: Quads<'_, 144>, xs: [&Row; N], q: usiz
 /// Terms of a quad of Q5_K.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-pub(super) fn q5_k<const N: usize>(quads: Quads<'_, 176>, xs: [&Row; N], q: usize, exponents: __m512i) -> [__m512i; N] {
-    k45(quads, xs, q, exponents, |block| {
+pub(super) fn q5_k<const N: usize>(
+    quads: Quads<'_, 176>,
+    xs: [&Row; N],
+    q: usize,
+    exponents: __m512i,
+    soon: Soon<'_>,
+) -> [__m512i; N] {
+    k45(quads, xs, q, exponents, soon, |block| {
         let fifth = _mm512_broadcast_i64x4(load256(&block[16..]));
         let nibbles = [load512(&block[48..]), load512(&block[112..])];
         let (fifteen, all) = (_mm512_set1_epi8(15), _mm512_set1_epi8(31));
@@ -105,6 +118,7 @@ fn k45<const B: usize, const N: usize>(
     xs: [&Row; N],
     q: usize,
     exponents: __m512i,
+    soon: Soon<'_>,
     unpack: impl Fn(&[u8; B]) -> [__m512i; 4],
 ) -> [__m512i; N] {
     let zero = _mm512_setzero_si512();
@@ -113,6 +127,7 @@ fn k45<const B: usize, const N: usize>(
     let mut totals = [[zero; 4]; N];
     let mut minima = [[zero; 4]; N];
     for r in 0..4 {
+        soon.fetch(r);
         let six = six_bits(headers[r]);
         let (factors, mins) = (_mm512_unpacklo_epi8(six, six), _mm512_unpackhi_epi8(six, six));
         let pairs = [
@@ -146,12 +161,19 @@ fn k45<const B: usize, const N: usize>(
 /// Terms of a quad of Q6_K.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-pub(super) fn q6_k<const N: usize>(quads: Quads<'_, 210>, xs: [&Row; N], q: usize, exponents: __m512i) -> [__m512i; N] {
+pub(super) fn q6_k<const N: usize>(
+    quads: Quads<'_, 210>,
+    xs: [&Row; N],
+    q: usize,
+    exponents: __m512i,
+    soon: Soon<'_>,
+) -> [__m512i; N] {
     let zero = _mm512_setzero_si512();
     let xs = xs.map(|x| &x.wide[q]);
     let mut totals = [[zero; 4]; N];
     let mut offsets = [[zero; 4]; N];
     for r in 0..4 {
+        soon.fetch(r);
         let factors = load_four(quads[r], 192);
         let unsigned = _mm512_xor_si512(factors, _mm512_set1_epi8(-128));
         let pairs = [

@@ -4,15 +4,23 @@ use std::arch::x86_64::*;
 
 use super::lanes::{Quads, load_four, load_i8, load_i16, load_i32, load256, scales, sum_within, term};
 use super::row::{Row, SmallQuad};
+use crate::kernel::cpu::ahead::Soon;
 
 /// Terms of a quad of Q8_0.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-pub(super) fn q8_0<const N: usize>(quads: Quads<'_, 34>, xs: [&Row; N], q: usize, exponents: __m512i) -> [__m512i; N] {
+pub(super) fn q8_0<const N: usize>(
+    quads: Quads<'_, 34>,
+    xs: [&Row; N],
+    q: usize,
+    exponents: __m512i,
+    soon: Soon<'_>,
+) -> [__m512i; N] {
     let zero = _mm512_setzero_si512();
     let xs = xs.map(|x| &x.small[q]);
     let mut products = [[[zero; 2]; 4]; N];
     for r in 0..4 {
+        soon.fetch(r);
         for v in 0..2 {
             let [first, second] = [load256(&quads[r][2 * v][2..]), load256(&quads[r][2 * v + 1][2..])];
             let signed = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second);
@@ -40,11 +48,18 @@ pub(super) fn q8_0<const N: usize>(quads: Quads<'_, 34>, xs: [&Row; N], q: usize
 /// Terms of a quad of Q4_0.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-pub(super) fn q4_0<const N: usize>(quads: Quads<'_, 18>, xs: [&Row; N], q: usize, exponents: __m512i) -> [__m512i; N] {
+pub(super) fn q4_0<const N: usize>(
+    quads: Quads<'_, 18>,
+    xs: [&Row; N],
+    q: usize,
+    exponents: __m512i,
+    soon: Soon<'_>,
+) -> [__m512i; N] {
     let (zero, fifteen) = (_mm512_setzero_si512(), _mm512_set1_epi8(15));
     let xs = xs.map(|x| &x.small[q]);
     let mut products = [[zero; 4]; N];
     for r in 0..4 {
+        soon.fetch(r);
         let bytes = load_four(quads[r], 2);
         let low = _mm512_and_si512(bytes, fifteen);
         let high = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), fifteen);

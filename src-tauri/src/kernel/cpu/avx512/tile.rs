@@ -11,13 +11,15 @@ use std::arch::x86_64::*;
 
 use super::lanes::{load_i8, load_i16, load_i32};
 use super::row::{Row, Steps};
-use crate::kernel::cpu::ahead::Ahead;
+use crate::kernel::cpu::ahead::{Ahead, Soon};
 use crate::kernel::cpu::engine::{Pass, ROWS_PER_PASS};
 use crate::model::BlockType;
 use unpack::unpack;
 
 /// Weight rows of a tile.
 pub(super) const LANES: usize = 16;
+/// Steps of a super-block.
+const STEPS: usize = 16;
 
 /// One super-block of sixteen weight rows, a row per lane.
 #[repr(C, align(64))]
@@ -86,13 +88,12 @@ pub(super) fn dots(pass: &Pass<'_>, xs: &[&Row], out: &mut [i32]) {
             // The next super-block of these rows is asked for, or the first one of the next rows: a whole row ahead would
             // push out what is needed before it.
             let (lanes, block_bytes) = (tiles.len() * LANES, row_bytes / blocks);
-            let (soon, there) = if block + 1 < blocks { (first, block + 1) } else { (first + lanes, 0) };
-            for lane in 0..lanes {
-                ahead.fetch((soon + lane) * row_bytes + there * block_bytes, block_bytes);
-            }
+            let (row, there) = if block + 1 < blocks { (first, block + 1) } else { (first + lanes, 0) };
+            let at = row * row_bytes + there * block_bytes;
+            let soon = Soon { ahead: &ahead, at, stride: row_bytes, part: block_bytes };
             match tiles {
-                [a, b] => all(ty, [a, b], xs, block, &mut sums),
-                [a, ..] => all(ty, [a], xs, block, &mut sums),
+                [a, b] => all(ty, [a, b], xs, block, soon, &mut sums),
+                [a, ..] => all(ty, [a], xs, block, soon, &mut sums),
                 [] => {}
             }
         }
@@ -111,22 +112,24 @@ fn all<const T: usize>(
     tiles: [&Tile; T],
     xs: &[&Row],
     block: usize,
+    soon: Soon<'_>,
     sums: &mut [[[i32; LANES]; 2]; ROWS_PER_PASS],
 ) {
-    let mut done = 0;
-    while done < xs.len() {
-        let sums = &mut sums[done..];
-        done += match xs[done..] {
-            [a, b, c, d, ..] => some(ty, tiles, [a, b, c, d], block, sums),
-            [a, b, c] => some(ty, tiles, [a, b, c], block, sums),
-            [a, b] => some(ty, tiles, [a, b], block, sums),
-            [a] => some(ty, tiles, [a], block, sums),
-            [] => break,
-        };
+    // Every group of four rows asks for its share of what comes next.
+    let share = (T * LANES).div_ceil(STEPS * xs.len().div_ceil(4));
+    for ((xs, sums), group) in xs.chunks(4).zip(sums.chunks_mut(4)).zip(0..) {
+        let fetch = |step: usize| (0..share).for_each(|i| soon.fetch((group * STEPS + step) * share + i));
+        match *xs {
+            [a, b, c, d, ..] => some(ty, tiles, [a, b, c, d], block, fetch, sums),
+            [a, b, c] => some(ty, tiles, [a, b, c], block, fetch, sums),
+            [a, b] => some(ty, tiles, [a, b], block, fetch, sums),
+            [a] => some(ty, tiles, [a], block, fetch, sums),
+            [] => {}
+        }
     }
 }
 
-/// Adds one super-block's terms for N rows; returns N.
+/// Adds one super-block's terms for N rows; `fetch` is called [`STEPS`] times.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
 fn some<const T: usize, const N: usize>(
@@ -134,13 +137,14 @@ fn some<const T: usize, const N: usize>(
     tiles: [&Tile; T],
     xs: [&Row; N],
     block: usize,
+    fetch: impl Fn(usize),
     sums: &mut [[[i32; LANES]; 2]],
-) -> usize {
+) {
     let xs = xs.map(|x| &x.steps[block]);
     let terms = match ty {
-        BlockType::Q4_K | BlockType::Q5_K => with_minima(tiles, xs),
-        BlockType::Q6_K => six(tiles, xs),
-        _ => small(tiles, xs),
+        BlockType::Q4_K | BlockType::Q5_K => with_minima(tiles, xs, fetch),
+        BlockType::Q6_K => six(tiles, xs, fetch),
+        _ => small(tiles, xs, fetch),
     };
     for (sums, terms) in sums.iter_mut().zip(terms) {
         for (sums, term) in sums.iter_mut().zip(terms) {
@@ -152,7 +156,6 @@ fn some<const T: usize, const N: usize>(
             }
         }
     }
-    N
 }
 
 /// `s · Σ weight · q` of sixteen weights of every row of T tiles, for N quantised rows; the sums start at what the
@@ -211,9 +214,15 @@ fn term(scale: &Scale, total: __m512i, x: &Steps) -> __m512i {
 /// Terms of Q4_K and Q5_K, whose factors are for 32 weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-fn with_minima<const T: usize, const N: usize>(tiles: [&Tile; T], xs: [&Steps; N]) -> [[__m512i; T]; N] {
+fn with_minima<const T: usize, const N: usize>(
+    tiles: [&Tile; T],
+    xs: [&Steps; N],
+    fetch: impl Fn(usize),
+) -> [[__m512i; T]; N] {
     let mut totals = [[_mm512_setzero_si512(); T]; N];
     for pair in 0..8 {
+        fetch(2 * pair);
+        fetch(2 * pair + 1);
         let first = stepped::<T, N, false>(tiles, xs, 2 * pair);
         let second = stepped::<T, N, false>(tiles, xs, 2 * pair + 1);
         for t in 0..T {
@@ -245,9 +254,10 @@ fn with_minima<const T: usize, const N: usize>(tiles: [&Tile; T], xs: [&Steps; N
 /// Terms of Q6_K, whose factors are for sixteen weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-fn six<const T: usize, const N: usize>(tiles: [&Tile; T], xs: [&Steps; N]) -> [[__m512i; T]; N] {
+fn six<const T: usize, const N: usize>(tiles: [&Tile; T], xs: [&Steps; N], fetch: impl Fn(usize)) -> [[__m512i; T]; N] {
     let mut totals = [[_mm512_setzero_si512(); T]; N];
     for step in 0..16 {
+        fetch(step);
         let sums = stepped::<T, N, true>(tiles, xs, step);
         for t in 0..T {
             let factors = load_i32(&tiles[t].factors[step]);
@@ -267,9 +277,15 @@ fn six<const T: usize, const N: usize>(tiles: [&Tile; T], xs: [&Steps; N]) -> [[
 /// Terms of Q8_0 and Q4_0: a scale for every 32 weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-fn small<const T: usize, const N: usize>(tiles: [&Tile; T], xs: [&Steps; N]) -> [[__m512i; T]; N] {
+fn small<const T: usize, const N: usize>(
+    tiles: [&Tile; T],
+    xs: [&Steps; N],
+    fetch: impl Fn(usize),
+) -> [[__m512i; T]; N] {
     let mut terms = [[_mm512_setzero_si512(); T]; N];
     for unit in 0..8 {
+        fetch(2 * unit);
+        fetch(2 * unit + 1);
         let first = stepped::<T, N, true>(tiles, xs, 2 * unit);
         let second = stepped::<T, N, true>(tiles, xs, 2 * unit + 1);
         for (a, x) in xs.into_iter().enumerate() {
