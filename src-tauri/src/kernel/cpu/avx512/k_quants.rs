@@ -77,9 +77,9 @@ pub(super) fn q4_k<const N: usize>(
 ) -> [__m512i; N] {
     k45(quads, xs, q, exponents, soon, |block| {
         let (low, fifteen) = ([load512(&block[16..]), load512(&block[80..])], _mm512_set1_epi8(15));
-        let high = low.map(|v| _mm512_and_si512(_mm512_srli_epi16::<4>(v), fifteen));
-        let low = low.map(|v| _mm512_and_si512(v, fifteen));
-        [low[0], high[0], low[1], high[1]]
+        let high = |v| _mm512_and_si512(_mm512_srli_epi16::<4>(v), fifteen);
+        let plain = |v| _mm512_and_si512(v, fifteen);
+        [plain(low[0]), high(low[0]), plain(low[1]), high(low[1])]
     })
 }
 
@@ -100,7 +100,7 @@ pub(super) fn q5_k<const N: usize>(
         // Bit b of a byte belongs to block b; it moves to bit 4, in each half for that half's block.
         let merge = |nibbles, fifth| _mm512_and_si512(_mm512_ternarylogic_epi32::<0xca>(fifteen, nibbles, fifth), all);
         let halves = |low, high| _mm512_set_epi64(high, high, high, high, low, low, low, low);
-        let high = nibbles.map(|v| _mm512_srli_epi16::<4>(v));
+        let high = [_mm512_srli_epi16::<4>(nibbles[0]), _mm512_srli_epi16::<4>(nibbles[1])];
         [
             merge(nibbles[0], _mm512_sllv_epi64(fifth, halves(4, 2))),
             merge(high[0], _mm512_sllv_epi64(fifth, halves(3, 1))),
@@ -123,7 +123,10 @@ fn k45<const B: usize, const N: usize>(
 ) -> [__m512i; N] {
     let zero = _mm512_setzero_si512();
     let xs = xs.map(|x| &x.wide[q]);
-    let headers = quads.map(|blocks| load_four(blocks, 0));
+    let mut headers = [zero; 4];
+    for (header, blocks) in headers.iter_mut().zip(quads) {
+        *header = load_four(blocks, 0);
+    }
     let mut totals = [[zero; 4]; N];
     let mut minima = [[zero; 4]; N];
     for r in 0..4 {
@@ -151,11 +154,13 @@ fn k45<const B: usize, const N: usize>(
     let both = _mm512_unpacklo_epi64(_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
     let scale = scales(_mm512_and_si512(both, _mm512_set1_epi32(0xffff)));
     let min_scale = scales(_mm512_srli_epi32::<16>(both));
-    std::array::from_fn(|a| {
-        let (up, down) = (load_i32(&xs[a].up), _mm512_add_epi32(load_i32(&xs[a].down), exponents));
+    let mut terms = [zero; N];
+    for (a, x) in xs.into_iter().enumerate() {
+        let (up, down) = (load_i32(&x.up), _mm512_add_epi32(load_i32(&x.down), exponents));
         let positive = term(scale, transpose(sum_across(totals[a])), up, down);
-        _mm512_sub_epi32(positive, term(min_scale, sum_within(minima[a]), up, down))
-    })
+        terms[a] = _mm512_sub_epi32(positive, term(min_scale, sum_within(minima[a]), up, down));
+    }
+    terms
 }
 
 /// Terms of a quad of Q6_K.
@@ -193,15 +198,18 @@ pub(super) fn q6_k<const N: usize>(
             offsets[a][r] = factor_sums(unsigned, xs[a]);
         }
     }
-    let [a, b, c, d] = quads.map(|blocks| load_four(blocks, 194));
+    let [a, b, c, d] =
+        [load_four(quads[0], 194), load_four(quads[1], 194), load_four(quads[2], 194), load_four(quads[3], 194)];
     let both = _mm512_unpackhi_epi64(_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
     let scale = scales(_mm512_srli_epi32::<16>(both));
-    std::array::from_fn(|a| {
-        let (up, down) = (load_i32(&xs[a].up), _mm512_add_epi32(load_i32(&xs[a].down), exponents));
+    let mut terms = [zero; N];
+    for (a, x) in xs.into_iter().enumerate() {
+        let (up, down) = (load_i32(&x.up), _mm512_add_epi32(load_i32(&x.down), exponents));
         // Weights are stored plus 32, and the factors of that correction were read plus 128.
-        let offset = _mm512_sub_epi32(_mm512_slli_epi32::<5>(sum_within(offsets[a])), load_i32(&xs[a].bias));
-        term(scale, _mm512_sub_epi32(transpose(sum_across(totals[a])), offset), up, down)
-    })
+        let offset = _mm512_sub_epi32(_mm512_slli_epi32::<5>(sum_within(offsets[a])), load_i32(&x.bias));
+        terms[a] = term(scale, _mm512_sub_epi32(transpose(sum_across(totals[a])), offset), up, down);
+    }
+    terms
 }
 
 /// The weights of a Q6_K super-block plus 32: 0..=63, in natural order.
