@@ -138,6 +138,14 @@ fn part_of(path: &Path) -> Option<(&str, usize, usize)> {
     (1 <= number && number <= count).then_some((stem, number, count))
 }
 
+/// `path` or, when it is one part of a split file, all of them in order.
+pub(super) fn parts(path: &Path) -> Vec<PathBuf> {
+    match part_of(path) {
+        Some((stem, _, count)) => (1..=count).map(|number| part_path(path, stem, number, count)).collect(),
+        None => vec![path.to_path_buf()],
+    }
+}
+
 fn part_path(path: &Path, stem: &str, number: usize, count: usize) -> PathBuf {
     path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"))
 }
