@@ -13,6 +13,7 @@ pub mod inflight;
 mod listener;
 pub mod local;
 pub mod placement;
+mod portions;
 pub mod remote;
 mod session;
 mod stock;
@@ -112,6 +113,27 @@ pub enum DispatchError {
     /// The backbone's own kernel answered something else than it was asked.
     #[error(transparent)]
     Partials(#[from] exact::PartialsError),
+    /// An expert cannot be read from the model's file.
+    #[error("cannot read layer {layer}, expert {expert} from the model's file: {source}")]
+    Weights {
+        /// Layer.
+        layer: u16,
+        /// Expert.
+        expert: u16,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Nobody holds what is needed, and the backbone is told not to compute it.
+    #[error(
+        "layer {layer}: expected workers for all experts, got none for {assignments} assignments, and --experts-local \
+         none forbids to compute them here: try again once workers are back"
+    )]
+    NoHolder {
+        /// Layer.
+        layer: u16,
+        /// Assignments without a worker.
+        assignments: usize,
+    },
     /// The process stops.
     #[error("shutting down")]
     Stopping,

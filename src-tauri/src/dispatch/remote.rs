@@ -16,6 +16,7 @@ use super::exact::{Form, OpenStep, Part};
 use super::fleet::{Fleet, Goods, NotReady, WorkerView};
 use super::inflight::DeadlineRule;
 use super::placement::LayerSize;
+use super::portions::portions;
 use super::stock::Stock;
 use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, RowSum, StepSums};
 use crate::kernel::ExpertCompute;
@@ -34,17 +35,27 @@ pub struct RemoteConfig {
     pub sessions_max: usize,
     /// How hubs are recognised.
     pub peers: PeerSecurity,
+    /// Most bytes of experts of these layers that are kept here, of those that are computed here now and then.
+    pub expert_cache_bytes: u64,
+    /// Whether experts of these layers that no worker holds are computed here; else a step that needs one fails.
+    pub experts_local: bool,
+    /// The model's manifest, when it is known already; else every expert is read once to make it.
+    pub manifest: Option<Manifest>,
 }
 
 impl RemoteConfig {
     /// Sessions unless told otherwise: the tested number.
     const SESSIONS_MAX: usize = 1000;
+    /// Experts kept unless told otherwise: a hundred of a large model's.
+    pub const EXPERT_CACHE_BYTES: u64 = 512 << 20;
 
     /// The defaults for these layers; hubs on this machine only.
     #[must_use]
     pub fn new(remote_layers: Vec<u16>) -> Self {
         let (deadlines, peers) = (DeadlineRule::default(), PeerSecurity::Loopback);
-        Self { remote_layers, deadlines, sessions_max: Self::SESSIONS_MAX, peers }
+        let (sessions_max, expert_cache_bytes) = (Self::SESSIONS_MAX, Self::EXPERT_CACHE_BYTES);
+        let (experts_local, manifest) = (true, None);
+        Self { remote_layers, deadlines, sessions_max, peers, expert_cache_bytes, experts_local, manifest }
     }
 }
 
@@ -69,17 +80,17 @@ pub(super) struct Shared {
 type Computing = JoinHandle<Result<(Vec<Part>, Vec<Partials>), DispatchError>>;
 
 impl RemoteDispatch {
-    /// Dispatch for `model`; `compute` does what no worker does. Reads every expert once, for the manifest.
+    /// Dispatch for `model`; `compute` does what no worker does. Reads every expert once, unless the manifest is given.
     ///
     /// # Errors
     /// A model that no manifest can describe.
     pub fn new(
         model: Arc<Model>,
         compute: Arc<dyn ExpertCompute>,
-        config: RemoteConfig,
+        mut config: RemoteConfig,
     ) -> Result<Self, ManifestError> {
-        let manifest = Manifest::of(&model)?;
-        let experts = Arc::new(ModelExperts::new(Arc::clone(&model)));
+        let manifest = config.manifest.take().map_or_else(|| Manifest::of(&model), Ok)?;
+        let experts = ModelExperts::new(Arc::clone(&model));
         let hidden_size = model.hyper.hidden_size;
         let stock = Arc::new(Stock::new(model, manifest));
         let travels = |layer: &u16| match experts.form(*layer) {
@@ -90,6 +101,7 @@ impl RemoteDispatch {
             }
         };
         let layers: BTreeSet<u16> = config.remote_layers.iter().copied().filter(travels).collect();
+        let experts = Arc::new(experts.leased(layers.iter().copied(), config.expert_cache_bytes));
         let layers: Vec<LayerSize> = layers.into_iter().filter_map(|layer| stock.layer_size(layer)).collect();
         let fleet = Fleet::new(Goods {
             layers,
@@ -203,6 +215,7 @@ impl Shared {
         mut round: Round,
         remote: &mut [u32],
     ) -> Result<(), DispatchError> {
+        self.may_compute(open.layer(), &round.local)?;
         let local = self.compute(open.layer(), std::mem::take(&mut round.local));
         let unreadable = round.wait().await;
         Counters::add(&self.counters.refused, unreadable);
@@ -233,6 +246,7 @@ impl Shared {
         }
         let recomputed: usize = missing.iter().map(|part| part.dispatch.assignments.len()).sum();
         Counters::add(&self.counters.recomputed, recomputed);
+        self.may_compute(open.layer(), &missing)?;
         for work in [local, self.compute(open.layer(), missing)].into_iter().flatten() {
             let (parts, partials) = joined(work).await??;
             open.add_all(&parts, &partials)?;
@@ -267,17 +281,34 @@ impl Shared {
         Counters::add(counter, 1);
     }
 
+    /// Whether what no worker brings may be computed here.
+    fn may_compute(&self, layer: u16, parts: &[Part]) -> Result<(), DispatchError> {
+        if parts.is_empty() || self.config.experts_local || !self.fleet.is_remote(layer) {
+            return Ok(());
+        }
+        let assignments = parts.iter().map(|part| part.dispatch.assignments.len()).sum();
+        Err(DispatchError::NoHolder { layer, assignments })
+    }
+
     /// Computes parts on this machine, off the tasks that move bytes; `None` when there are none.
     fn compute(self: &Arc<Self>, layer: u16, parts: Vec<Part>) -> Option<Computing> {
         if parts.is_empty() {
             return None;
         }
         let shared = Arc::clone(self);
-        Some(spawn_blocking(move || {
-            let requests: Vec<_> = parts.iter().map(|part| part.dispatch.clone()).collect();
-            let partials = shared.compute.compute(&*shared.experts, layer, &requests)?;
-            Ok((parts, partials))
-        }))
+        Some(spawn_blocking(move || shared.compute_here(layer, parts)))
+    }
+
+    /// Computes parts on this machine, in portions that do not need many experts of a leased layer at once: what was
+    /// computed, and what came of it.
+    pub fn compute_here(&self, layer: u16, parts: Vec<Part>) -> Result<(Vec<Part>, Vec<Partials>), DispatchError> {
+        let mut done = (Vec::new(), Vec::new());
+        for portion in portions(parts, self.experts.at_once(layer)) {
+            let requests: Vec<_> = portion.iter().map(|part| part.dispatch.clone()).collect();
+            done.1.extend(self.compute.compute(&*self.experts, layer, &requests)?);
+            done.0.extend(portion);
+        }
+        Ok(done)
     }
 }
 
