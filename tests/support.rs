@@ -2,6 +2,7 @@
 
 pub mod faults;
 pub mod fleet;
+pub mod line;
 pub mod one_layer;
 pub mod process;
 

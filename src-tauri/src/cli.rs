@@ -4,6 +4,7 @@
 
 mod api;
 mod bench;
+mod experts;
 mod hub;
 mod layers;
 
@@ -17,6 +18,7 @@ use crate::types::PublicKey;
 
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{BenchDecodeArgs, BenchPrefillArgs};
+pub use experts::{ExpertFlags, ExpertsLocal};
 pub use hub::{HubCommand, InviteArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
 
@@ -70,12 +72,15 @@ pub struct RoleFlags {
     /// Listen on an address that the whole network reaches, although hub and backbone should not be public.
     #[arg(long)]
     pub allow_public: bool,
-    /// backbone, worker: model file (.gguf) or directory (safetensors); worker: take the slice from it instead of the link.
+    /// backbone: model file (.gguf) or directory (safetensors); worker: as --weights.
     #[arg(long)]
     pub model: Option<PathBuf>,
     /// Flags of the backbone's API.
     #[command(flatten)]
     pub api: ApiFlags,
+    /// Flags about experts.
+    #[command(flatten)]
+    pub experts: ExpertFlags,
     /// backbone: layers whose experts may be computed by workers.
     #[arg(long)]
     pub remote_layers: Option<LayerSelection>,

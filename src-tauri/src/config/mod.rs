@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use crate::cli::{Device, GpuFlags, LayerSelection, RoleFlags};
+use crate::cli::{Device, ExpertsLocal, GpuFlags, LayerSelection, RoleFlags};
 use crate::types::PublicKey;
 
 pub use duration::parse_duration;
@@ -28,6 +28,8 @@ pub const BACKBONE_API: SocketAddr = loopback(8080);
 pub const HUB_LISTEN: SocketAddr = loopback(7071);
 /// The gateway's public address.
 pub const GATEWAY_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 443);
+/// Where a worker keeps fetched experts, in its state directory.
+const CACHE_DIR: &str = "experts";
 /// Host that workers dial unless the operator names another.
 pub const PUBLIC_HOST: &str = "localhost";
 
@@ -113,6 +115,10 @@ pub struct Backbone {
     pub state: PathBuf,
     /// Layers that workers may hold.
     pub remote_layers: LayerSelection,
+    /// Bytes for experts of these layers, if said.
+    pub expert_cache_bytes: Option<u64>,
+    /// Whether those that no worker brings are computed here.
+    pub experts_local: bool,
     /// Whether a public address is meant.
     pub allow_public: bool,
     /// Keys.
@@ -186,8 +192,12 @@ pub struct Worker {
     pub state: PathBuf,
     /// Bytes for experts; when absent, what the hardware offers.
     pub memory_bytes: Option<u64>,
-    /// Local model to cut the slice from.
-    pub model: Option<PathBuf>,
+    /// Local model whose experts need not be fetched.
+    pub weights: Option<PathBuf>,
+    /// Where fetched experts are kept.
+    pub cache: PathBuf,
+    /// Most bytes of it, if said; 0 = nothing is kept.
+    pub cache_bytes: Option<u64>,
     /// What computes.
     pub device: Device,
     /// Which GPU.
@@ -196,6 +206,11 @@ pub struct Worker {
 
 fn state(flags: &RoleFlags, from_file: Option<PathBuf>, role: &str) -> PathBuf {
     flags.state.clone().or(from_file).unwrap_or_else(|| Path::new(STATE_DIR).join(role))
+}
+
+/// A size from flag or file.
+fn bytes(flag: &'static str, typed: Option<&String>, file: Option<String>) -> Result<Option<u64>, ConfigError> {
+    typed.cloned().or(file).map(|text| parse_bytes(flag, &text)).transpose()
 }
 
 /// The first list that says anything.
@@ -224,7 +239,6 @@ impl Backbone {
     /// What is missing or makes no sense.
     pub fn new(flags: &RoleFlags, file: File) -> Result<Self, ConfigError> {
         let file = file.backbone;
-        let memory = flags.api.state_memory.clone().or(file.state_memory);
         Ok(Self {
             model: flags.model.clone().or(file.model),
             listen: flags.listen.or(file.listen).unwrap_or(BACKBONE_LISTEN),
@@ -232,11 +246,13 @@ impl Backbone {
                 listen: flags.api.listen.or(file.api).unwrap_or(BACKBONE_API),
                 tls: flags.api.cert.clone().zip(flags.api.key.clone()).or(file.api_tls_cert.zip(file.api_tls_key)),
                 allow_insecure: flags.api.allow_insecure || file.allow_insecure_api.unwrap_or(false),
-                state_bytes: memory.map(|text| parse_bytes("--state-memory", &text)).transpose()?,
+                state_bytes: bytes("--state-memory", flags.api.state_memory.as_ref(), file.state_memory)?,
                 new_tokens_max: flags.api.new_tokens_max.or(file.new_tokens_max),
             },
             state: state(flags, file.state, "backbone"),
             remote_layers: flags.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
+            expert_cache_bytes: bytes("--expert-cache", flags.experts.expert_cache.as_ref(), file.expert_cache)?,
+            experts_local: flags.experts.experts_local.or(file.experts_local) != Some(ExpertsLocal::None),
             allow_public: flags.allow_public || file.allow_public.unwrap_or(false),
             peers: peers(flags, file.peer_key, file.peers)?,
         })
@@ -314,15 +330,17 @@ impl Worker {
             let why = "the key that the operator's hub prints at its start; work is taken from no one else";
             return Err(ConfigError::Missing { role: "worker", flag: "--operator", why });
         }
-        let memory = flags.memory.clone().or(file.memory);
+        let state = state(flags, file.state, "worker");
         Ok(Self {
             gateways,
             operators,
             join,
             ca: flags.ca.clone().or(file.ca),
-            state: state(flags, file.state, "worker"),
-            memory_bytes: memory.map(|text| parse_bytes("--memory", &text)).transpose()?,
-            model: flags.model.clone().or(file.model),
+            cache: flags.experts.cache.clone().or(file.cache).unwrap_or_else(|| state.join(CACHE_DIR)),
+            cache_bytes: bytes("--cache-size", flags.experts.cache_size.as_ref(), file.cache_size)?,
+            state,
+            memory_bytes: bytes("--memory", flags.memory.as_ref(), file.memory)?,
+            weights: flags.experts.weights.clone().or(flags.model.clone()).or(file.weights).or(file.model),
             device: flags.device.or(file.device).unwrap_or(Device::Auto),
             gpu: GpuFlags {
                 name: flags.gpu.name.clone().or(file.gpu),

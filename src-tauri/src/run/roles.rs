@@ -1,6 +1,6 @@
 //! The server roles as processes: bind, say what was bound, serve until SIGTERM, drain.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +16,14 @@ use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
 use crate::hub::{self, HubConfig};
 use crate::ledger::Ledger;
+use crate::model::Manifest;
 use crate::net::bind;
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::{self, TrialCertificates};
 use crate::shutdown::{self, Shutdown};
 use crate::wallet::keyfile;
 use crate::wire::handshake::HubIdentity;
-use crate::worker::{self, Phase, Source, WorkerConfig, WorkerStatus, network};
+use crate::worker::{self, CacheConfig, Phase, Source, WorkerConfig, WorkerStatus, network};
 
 /// Flag that lets hub and backbone listen where strangers reach them.
 const ALLOW_PUBLIC: &str = "--allow-public";
@@ -86,7 +87,14 @@ async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), An
     let model = load_model(config.model.as_deref())?;
     let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
     let compute = device::cpu(all_threads())?;
-    let remote = RemoteConfig { peers: peer_security(&config.peers)?, ..RemoteConfig::new(remote_layers) };
+    let beside = |path: &PathBuf| Manifest::beside(&model, path, &config.state);
+    let remote = RemoteConfig {
+        peers: peer_security(&config.peers)?,
+        expert_cache_bytes: config.expert_cache_bytes.unwrap_or(RemoteConfig::EXPERT_CACHE_BYTES),
+        experts_local: config.experts_local,
+        manifest: config.model.as_ref().map(beside).transpose()?,
+        ..RemoteConfig::new(remote_layers)
+    };
     let dispatch = RemoteDispatch::new(Arc::clone(&model), compute, remote)?;
     let backbone = Arc::new(Backbone::new(Arc::clone(&model), Arc::new(dispatch.clone()))?);
 
@@ -184,11 +192,12 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
         return Ok(());
     };
     say(format_args!("device {}", *hardware.borrow()))?;
-    let source = match &config.model {
+    let source = match &config.weights {
         Some(path) => Source::LocalModel(load_model(Some(path))?),
         None => Source::Fetch,
     };
-    let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, ..network };
+    let cache = (config.cache_bytes != Some(0)).then(|| CacheConfig::new(config.cache, config.cache_bytes));
+    let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, cache, ..network };
     let (sender, status) = watch::channel(WorkerStatus::default());
     let narrator = tokio::spawn(narrate(status));
     worker::run(worker, Arc::new(wallet), hardware, sender, shutdown).await?;
