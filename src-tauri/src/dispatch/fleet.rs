@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::estimate::Measured;
 use super::placement::{Capacity, LayerSize, place};
 use super::session::Session;
 use crate::shutdown::Shutdown;
@@ -87,6 +88,10 @@ pub struct WorkerView {
     pub assignments: u64,
     /// Their work bytes.
     pub work_bytes: u64,
+    /// Time of an empty request, in microseconds, as far as is known.
+    pub round_trip_us: u64,
+    /// Its pace, as far as is known.
+    pub assignments_per_s: u64,
 }
 
 /// Too few workers were ready in time.
@@ -332,6 +337,7 @@ impl Fleet {
     pub fn views(&self, work_bytes: u64) -> Vec<WorkerView> {
         let view = |member: &Member| {
             let assignments = member.session.assignments.load(Relaxed);
+            let Measured { round_trip, assignments_per_s, .. } = member.session.measured();
             WorkerView {
                 wallet: member.session.opened.wallet,
                 worker_id: member.session.opened.worker_id,
@@ -341,6 +347,8 @@ impl Fleet {
                 ready: member.is_settled(),
                 assignments,
                 work_bytes: assignments * work_bytes,
+                round_trip_us: u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX),
+                assignments_per_s: assignments_per_s as u64,
             }
         };
         self.members().by_key.values().map(view).collect()
