@@ -28,14 +28,15 @@ impl Routes {
         let mut routes = Self::default();
         let mut leaving = Vec::new();
         for member in members.filter(|m| !m.paused) {
-            let Some((lease, slice)) = &member.active else { continue };
-            let index = routes.holders.len();
-            routes.holders.push(Holder { session: Arc::clone(&member.session), lease: *lease });
-            for id in slice.iter() {
-                if member.target.contains(id) {
-                    routes.experts.entry(id).or_default().push(index);
-                } else {
-                    leaving.push((id, index));
+            for (lease, slice) in member.serves() {
+                let index = routes.holders.len();
+                routes.holders.push(Holder { session: Arc::clone(&member.session), lease });
+                for id in slice.iter() {
+                    if member.target.contains(id) {
+                        routes.experts.entry(id).or_default().push(index);
+                    } else {
+                        leaving.push((id, index));
+                    }
                 }
             }
         }
