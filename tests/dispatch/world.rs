@@ -169,6 +169,7 @@ impl Puppet {
             wallet: PublicKey([n; 32]),
             worker_id: Hex([n; 16]),
             peer_ip_hash: Hex([0; 16]),
+            round_trip_us: 1_000,
         };
         writer.send(&open.frame().expect("a frame")).await.expect("sent");
         (reader, writer)

@@ -5,23 +5,27 @@
 //! computed what, because partials are integers on the row's grid.
 
 mod batch;
+mod choice;
 pub mod counters;
+pub mod estimate;
 pub mod exact;
 pub mod experts;
 mod fleet;
+mod here;
 pub mod inflight;
 mod listener;
 pub mod local;
 pub mod placement;
 mod portions;
 pub mod remote;
+mod request;
 mod session;
 mod stock;
 
 pub use counters::Counts;
+pub use estimate::{DeadlineRule, Measured};
 pub use experts::ModelExperts;
 pub use fleet::{NotReady, WorkerView};
-pub use inflight::DeadlineRule;
 pub use local::{LocalDispatch, Mode};
 pub use remote::{RemoteConfig, RemoteDispatch};
 
@@ -107,6 +111,16 @@ pub enum DispatchError {
         /// Expert.
         expert: u16,
     },
+    /// No worker brings an expert that this machine may not compute itself.
+    #[error(
+        "layer {layer}, expert {expert}: no worker that holds it answers, and this machine is told not to compute it; try again later"
+    )]
+    NoHolder {
+        /// Layer.
+        layer: u16,
+        /// Expert.
+        expert: u16,
+    },
     /// The backbone's own kernel refused its work.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -122,17 +136,6 @@ pub enum DispatchError {
         expert: u16,
         /// Why.
         source: std::io::Error,
-    },
-    /// Nobody holds what is needed, and the backbone is told not to compute it.
-    #[error(
-        "layer {layer}: expected workers for all experts, got none for {assignments} assignments, and --experts-local \
-         none forbids to compute them here: try again once workers are back"
-    )]
-    NoHolder {
-        /// Layer.
-        layer: u16,
-        /// Assignments without a worker.
-        assignments: usize,
     },
     /// The process stops.
     #[error("shutting down")]

@@ -91,7 +91,7 @@ async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), An
     let remote = RemoteConfig {
         peers: peer_security(&config.peers)?,
         expert_cache_bytes: config.expert_cache_bytes.unwrap_or(RemoteConfig::EXPERT_CACHE_BYTES),
-        experts_local: config.experts_local,
+        local_experts: config.experts_local,
         manifest: config.model.as_ref().map(beside).transpose()?,
         ..RemoteConfig::new(remote_layers)
     };

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::wire::chunk::CHUNK_BYTES_MAX;
 
-/// Smallest piece: its frames and its question are a hundredth of it.
-const PIECE_BYTES_MIN: u64 = 16 * 1024;
+/// Smallest piece: its frames and its question are some hundredths of it.
+const PIECE_BYTES_MIN: u64 = 8 * 1024;
 /// A piece is this part of the window, so that the last byte of one need not come before the next is asked for.
 const PIECES: u64 = 6;
 /// Share of the delay of a lone piece that weights may wait in queues.
@@ -139,8 +139,8 @@ mod tests {
                 let round_trip = Duration::from_millis(round_trip_ms);
                 let rate = mbit * 1e6 / 8.0;
                 let (queue, used) = settled(rate, round_trip);
-                let lone = round_trip + Duration::from_secs_f64(PIECE_BYTES_MIN as f64 / rate);
-                let allowed = lone.mul_f64(0.75).max(2 * QUEUE_MIN);
+                let piece = Duration::from_secs_f64(PIECE_BYTES_MIN as f64 / rate);
+                let allowed = (round_trip + piece).mul_f64(0.75).max(2 * QUEUE_MIN).max(piece);
                 assert!(queue <= allowed, "{mbit} Mbit/s, {round_trip:?}: a queue of {queue:?} over {allowed:?}");
                 assert!(used > 0.6, "{mbit} Mbit/s, {round_trip:?}: {used:.2} of the link");
             }
@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn pieces_that_never_come_hold_no_room() {
         let (mut window, now) = (Window::new(8), Instant::now());
-        window.asked(1, 16_384, now);
-        window.asked(2, 16_384, now);
+        window.asked(1, 8_192, now);
+        window.asked(2, 8_192, now);
         window.came(2, now + Duration::from_millis(9));
         assert_eq!((window.in_flight, window.owed.len()), (0, 0));
         assert!(window.next().is_some());
