@@ -230,7 +230,10 @@ async fn narrate(mut status: watch::Receiver<WorkerStatus>) -> std::io::Result<(
                 Phase::Starting => "starting".to_owned(),
                 Phase::Connecting { gateway } => format!("connecting to {gateway}"),
                 Phase::Offered => "connected, waiting for a slice".to_owned(),
-                Phase::Fetching { total, .. } => format!("fetching experts, {total} bytes"),
+                // In steps of a tenth: a line for every expert would be hundreds.
+                Phase::Fetching { done, total } => {
+                    format!("fetching experts, {} % of {total} bytes", done * 10 / total.max(&1) * 10)
+                }
                 Phase::Serving => format!("serving {}", status.slice),
                 Phase::Recovering { reason } => format!("not computing: {reason}; looking for it"),
                 Phase::Waiting { reason, retry_ms } => format!("not connected: {reason}; next try in {retry_ms} ms"),
