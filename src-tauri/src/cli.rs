@@ -81,9 +81,6 @@ pub struct RoleFlags {
     /// Flags about experts.
     #[command(flatten)]
     pub experts: ExpertFlags,
-    /// backbone: layers whose experts may be computed by workers.
-    #[arg(long)]
-    pub remote_layers: Option<LayerSelection>,
     /// hub: address where the backbone listens for hubs.
     #[arg(long)]
     pub backbone: Option<SocketAddr>,

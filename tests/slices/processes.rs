@@ -103,8 +103,15 @@ async fn without_local_experts_the_last_workers_death_is_a_503_until_one_is_back
         assert!(retry.is_some_and(|seconds| seconds.parse::<u32>().is_ok_and(|s| s > 0)));
         let mut worker = Process::start(dir.path(), &args);
         worker.after("serving ");
-        let (status, _, body) = ask(&client, &fleet).await;
-        assert_eq!(status, 200, "{body}");
+        // The worker knows it first, the backbone's routes follow.
+        let back = Instant::now();
+        let body = loop {
+            match ask(&client, &fleet).await {
+                (200, _, body) => break body,
+                (status, _, body) => assert_eq!(status, 503, "{body}"),
+            }
+            assert!(back.elapsed() < Duration::from_secs(20), "the worker is not used");
+        };
         assert_eq!(text(&body), expected);
         worker.kill();
         let gone = Instant::now();

@@ -4,9 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::LayerSelection;
+
 /// Flags about experts.
 #[derive(Debug, Default, Args)]
 pub struct ExpertFlags {
+    /// backbone: layers whose experts may be computed by workers.
+    #[arg(long)]
+    pub remote_layers: Option<LayerSelection>,
     /// backbone: memory for experts that workers hold and that are computed here now and then, e.g. 512MiB.
     #[arg(long, value_name = "BYTES")]
     pub expert_cache: Option<String>,

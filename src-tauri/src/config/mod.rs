@@ -250,7 +250,7 @@ impl Backbone {
                 new_tokens_max: flags.api.new_tokens_max.or(file.new_tokens_max),
             },
             state: state(flags, file.state, "backbone"),
-            remote_layers: flags.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
+            remote_layers: flags.experts.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
             expert_cache_bytes: bytes("--expert-cache", flags.experts.expert_cache.as_ref(), file.expert_cache)?,
             experts_local: flags.experts.experts_local.or(file.experts_local) != Some(ExpertsLocal::None),
             allow_public: flags.allow_public || file.allow_public.unwrap_or(false),

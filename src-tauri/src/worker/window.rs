@@ -1,8 +1,9 @@
 //! How many bytes of weights may be on their way, so that the link is busy and work still passes at once.
 //!
 //! Whatever is asked for beyond what the way itself holds waits in some queue in front of the slowest leg, and there no
-//! work frame can overtake it. So the window follows what is measured: the rate at which pieces come, times the delay of
-//! a lone piece and a quarter more. It grows on its own until the rate grows no more, on any link.
+//! work frame can overtake it. So the window follows what is measured: the best rate at which pieces came lately, times
+//! the delay of a lone piece and a quarter more. It grows on its own until the rate grows no more, on any link. Why the
+//! best rate: our own answers hold up the questions for pieces, which says nothing about the way back.
 //! **Promise:** weights keep a work frame waiting no longer than about half of a round trip, or a few milliseconds.
 
 use std::collections::VecDeque;
@@ -18,8 +19,8 @@ const PIECES: u64 = 6;
 const QUEUE_SHARE: f64 = 0.25;
 /// The least wait that counts: below it, threads cost more than queues.
 const QUEUE_MIN: Duration = Duration::from_millis(3);
-/// Weight of a new observation of the rate.
-const GAIN: f64 = 0.25;
+/// How long a rate counts, at least; at most twice as long.
+const LATELY: Duration = Duration::from_secs(2);
 /// How long a delay is believed; then one piece travels alone and measures it anew.
 const BELIEVED: Duration = Duration::from_secs(10);
 
@@ -38,8 +39,9 @@ pub(super) struct Window {
     owed: VecDeque<Owed>,
     in_flight: u64,
     came: u64,
-    /// Bytes per second; 0 before the first piece.
-    rate: f64,
+    /// Best bytes per second since then, and of the time before; 0 before the first piece.
+    rates: [f64; 2],
+    since: Option<Instant>,
     /// The delay of a lone piece, and when it was measured; none while it is to be measured.
     alone: Option<(Duration, Instant)>,
     /// Most pieces on their way.
@@ -49,14 +51,16 @@ pub(super) struct Window {
 impl Window {
     /// At most `pieces_max` pieces on their way.
     pub fn new(pieces_max: usize) -> Self {
-        Self { owed: VecDeque::new(), in_flight: 0, came: 0, rate: 0.0, alone: None, pieces_max }
+        let (owed, rates) = (VecDeque::new(), [0.0; 2]);
+        Self { owed, in_flight: 0, came: 0, rates, since: None, alone: None, pieces_max }
     }
 
     /// Bytes that may be on their way.
     fn bytes(&self) -> u64 {
         let Some((delay, _)) = self.alone else { return PIECE_BYTES_MIN };
         let queue = delay.mul_f64(QUEUE_SHARE).max(QUEUE_MIN);
-        ((self.rate * (delay + queue).as_secs_f64()) as u64).max(2 * PIECE_BYTES_MIN)
+        let rate = self.rates[0].max(self.rates[1]);
+        ((rate * (delay + queue).as_secs_f64()) as u64).max(2 * PIECE_BYTES_MIN)
     }
 
     /// Bytes of the next piece; `None` when enough is on its way.
@@ -77,6 +81,14 @@ impl Window {
         self.owed.push_back(Owed { request, bytes, asked: now, came_before: self.came, alone });
     }
 
+    fn observe(&mut self, rate: f64, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        if now.saturating_duration_since(since) > LATELY {
+            (self.rates, self.since) = ([0.0, self.rates[0]], Some(now));
+        }
+        self.rates[0] = self.rates[0].max(rate);
+    }
+
     /// A piece came. Pieces come in the order in which they were asked for; one that is skipped never comes.
     pub fn came(&mut self, request: u64, at: Instant) {
         while let Some(owed) = self.owed.pop_front_if(|owed| owed.request <= request) {
@@ -86,8 +98,9 @@ impl Window {
             }
             self.came += owed.bytes;
             let took = at.saturating_duration_since(owed.asked).max(Duration::from_micros(1));
-            let rate = (self.came - owed.came_before) as f64 / took.as_secs_f64();
-            self.rate += if self.rate == 0.0 { rate } else { GAIN * (rate - self.rate) };
+            // Sooner than a lone piece comes only what had come before and was looked at late.
+            let least = self.alone.map_or(took, |(delay, _)| delay.max(took));
+            self.observe((self.came - owed.came_before) as f64 / least.as_secs_f64(), at);
             match self.alone {
                 None if owed.alone => self.alone = Some((took, at)),
                 Some((delay, measured)) if took < delay => self.alone = Some((took, measured)),
