@@ -4,13 +4,14 @@ mod hyper;
 mod reader;
 mod value;
 mod words;
+pub(super) mod writer;
 
 use std::path::{Path, PathBuf};
 
 use super::assemble::{self, Container, MtpNames};
 use super::names::{GGUF_QWEN3, GGUF_QWEN35};
 use super::tensors::{ElementType, Tensor, Tensors};
-use super::{Architecture, Data, Model, ModelError, files};
+use super::{Architecture, Data, HyperParameters, Model, ModelError, files};
 use hyper::Metadata;
 use reader::Header;
 use value::Value;
@@ -21,10 +22,7 @@ const END_TOKENS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 
 /// Opens `path` and, when it is one part of a split file, its siblings.
 pub(super) fn open(path: &Path) -> Result<Model, ModelError> {
-    let first = match part_of(path) {
-        Some((stem, _, count)) => part_path(path, stem, 1, count),
-        None => path.to_path_buf(),
-    };
+    let first = first_part(path);
     let mut parts = vec![(first.display().to_string(), files::map(&first)?)];
     if let Some((stem, _, count)) = part_of(path) {
         for number in 2..=count {
@@ -61,7 +59,15 @@ pub(super) fn read(name: &str, parts: Vec<(String, Data)>) -> Result<Model, Mode
 fn model(name: &str, metadata: &Metadata, tensors: &mut Tensors) -> Result<Model, ModelError> {
     let vocab_size = tensors.shape(EMBEDDING).and_then(|shape| shape.first().copied()).unwrap_or(0);
     let hyper = hyper::hyper(metadata, vocab_size, end_tokens(metadata)?)?;
-    let container = Container {
+    let weights = assemble::weights(&hyper, &container(&hyper), tensors)?;
+    let name = metadata.text("general.name")?.unwrap_or(name).into();
+    let tokenizer = words::tokenizer(metadata, vocab_size)?;
+    Ok(Model { name, hyper, weights, tokenizer })
+}
+
+/// What GGUF calls the tensors of such a model, and in what form it has them.
+pub(super) fn container(hyper: &HyperParameters) -> Container {
+    Container {
         embedding: EMBEDDING.into(),
         head: "output.weight".into(),
         final_norm: "output_norm.weight".into(),
@@ -82,11 +88,15 @@ fn model(name: &str, metadata: &Metadata, tensors: &mut Tensors) -> Result<Model
                 layer: layer.clone(),
             }
         }),
-    };
-    let weights = assemble::weights(&hyper, &container, tensors)?;
-    let name = metadata.text("general.name")?.unwrap_or(name).into();
-    let tokenizer = words::tokenizer(metadata, vocab_size)?;
-    Ok(Model { name, hyper, weights, tokenizer })
+    }
+}
+
+/// The metadata of the file or of its first part: keys and the bytes of their values, type first.
+pub(super) fn metadata(path: &Path) -> Result<Vec<(String, Vec<u8>)>, ModelError> {
+    let first = first_part(path);
+    let data = files::map(&first)?;
+    let header = reader::read(&first.display().to_string(), &data)?;
+    Ok(header.raw.into_iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect())
 }
 
 fn add(file: &str, data: &Data, header: &Header, tensors: &mut Tensors) -> Result<(), ModelError> {
@@ -136,6 +146,11 @@ fn part_of(path: &Path) -> Option<(&str, usize, usize)> {
     let digits = |text: &str| (text.len() == 5).then(|| text.parse::<usize>().ok()).flatten();
     let (number, count) = (digits(number)?, digits(count)?);
     (1 <= number && number <= count).then_some((stem, number, count))
+}
+
+/// The file that has the metadata.
+fn first_part(path: &Path) -> PathBuf {
+    part_of(path).map_or_else(|| path.to_path_buf(), |(stem, _, count)| part_path(path, stem, 1, count))
 }
 
 fn part_path(path: &Path, stem: &str, number: usize, count: usize) -> PathBuf {
