@@ -1,6 +1,6 @@
 //! A file of the real model's shape, without its weights: 49 blocks of 256 experts in three shards of about 25 GB each,
 //! whose data are holes. Opening must read headers and small tensors only, and find every expert at its place.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -151,7 +151,13 @@ fn words() -> Vec<(String, Value)> {
     keys
 }
 
-/// Where the parts of a tensor lie that were marked.
+/// How long this thread has run: time on a machine that others use, too.
+fn worked() -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// Writes the three shards; gives the path of the second one and the bytes that all seem to have.
 fn write_shards(dir: &Path) -> (PathBuf, u64) {
     let vocab = VOCABULARY as u64;
     let blocks = |range: std::ops::Range<u64>| range.flat_map(block);
@@ -194,14 +200,11 @@ fn a_file_of_the_real_shape_opens_at_once_and_every_expert_is_at_its_place() {
     let (part, apparent) = write_shards(dir.path());
     assert!((75_000_000_000..77_000_000_000).contains(&apparent), "{apparent}");
 
-    // The best of three, since other tests run beside this one.
-    let tries = (0..3).map(|_| {
-        let start = Instant::now();
-        (model::open(&part).unwrap(), start.elapsed())
-    });
-    let (model, took) = tries.min_by_key(|(_, took)| *took).unwrap();
-    eprintln!("{apparent} bytes open in {took:?}");
-    assert!(took < OPEN, "{took:?}");
+    let (start, worked) = (Instant::now(), worked());
+    let model = model::open(&part).unwrap();
+    let (took, worked) = (start.elapsed(), self::worked() - worked);
+    eprintln!("{apparent} bytes open in {took:?}, {worked:?} of them at work");
+    assert!(worked < OPEN, "{worked:?} of work to open");
     let mtp = &model.weights.mtp.as_ref().unwrap().layer;
     let marked = |e: usize| mtp.experts[e].down.data.starts_with(MARK);
     assert_eq!((0..256).filter(|e| marked(*e)).collect::<Vec<_>>(), [200]);

@@ -57,8 +57,10 @@ impl Progress {
     pub fn set(&mut self, done: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(done);
-        let Some(told) = self.told.filter(|told| told.elapsed() >= LINE_EVERY) else { return };
-        self.told = Some(told + told.elapsed());
+        if self.told.is_none_or(|told| told.elapsed() < LINE_EVERY) {
+            return;
+        }
+        self.told = Some(Instant::now());
         let what = self.what;
         // Nobody looks on, and perhaps nobody listens either: the work itself goes on.
         let _ = match self.unit {

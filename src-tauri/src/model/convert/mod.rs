@@ -14,7 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::gguf::writer;
+use super::gguf::{self, writer};
 use super::{BlockType, HeadOrder, HyperParameters, Model, ModelError, QuantiseError, TokenizerError, room};
 
 /// Bytes that are collected before they are written.
@@ -92,7 +92,9 @@ pub fn convert(source: &Path, order: &Conversion, mut progress: impl FnMut(u64, 
         return Err(ConvertError::Exists(out.into()));
     }
     let model = super::open(source)?;
-    if out.canonicalize().is_ok_and(|out| source.canonicalize().is_ok_and(|source| source == out)) {
+    let is_read =
+        |file: &PathBuf| file.canonicalize().ok().is_some_and(|file| out.canonicalize().is_ok_and(|out| out == file));
+    if !source.is_dir() && gguf::part_paths(source).iter().any(is_read) {
         return Err(ConvertError::Same(out.into()));
     }
     check_form(&model.hyper)?;
@@ -188,12 +190,9 @@ impl Part {
         let io = |source| ConvertError::Io { path: path.clone(), source };
         // Emptied only under the lock: until then it may be another conversion's.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(io)?;
-        match file.try_lock() {
-            Err(std::fs::TryLockError::WouldBlock) => return Err(ConvertError::Busy(path)),
-            Err(std::fs::TryLockError::Error(source)) if source.kind() != std::io::ErrorKind::Unsupported => {
-                return Err(io(source));
-            }
-            Ok(()) | Err(std::fs::TryLockError::Error(_)) => {}
+        // A file system without locks has nobody to ask.
+        if let Err(std::fs::TryLockError::WouldBlock) = file.try_lock() {
+            return Err(ConvertError::Busy(path));
         }
         file.set_len(0).map_err(io)?;
         Ok(Self { path, file, renamed: false })
@@ -212,5 +211,28 @@ impl Drop for Part {
             // What cannot be removed is found, and emptied, by the next try.
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_is_told_before_anything_is_written() {
+        let message = check_room(Path::new("out.gguf"), u64::MAX).unwrap_err().to_string();
+        assert!(message.starts_with("out.gguf: expected 18446744073709551615 bytes of free room"), "{message}");
+        assert!(check_room(Path::new("out.gguf"), 1).is_ok());
+        assert!(check_room(Path::new("no/such/directory/out.gguf"), 1).is_ok(), "the error is the file's");
+    }
+
+    #[test]
+    fn what_gguf_cannot_say_is_refused() {
+        let hyper = crate::model::embedded().unwrap().hyper;
+        assert!(check_form(&hyper).is_ok());
+        let unscaled = check_form(&HyperParameters { norm_topk: false, ..hyper.clone() }).unwrap_err().to_string();
+        assert!(unscaled.contains("norm_topk_prob") && unscaled.contains("got as they are"), "{unscaled}");
+        let ungated = check_form(&HyperParameters { gated_attention: false, ..hyper }).unwrap_err().to_string();
+        assert!(ungated.contains("attn_output_gate"), "{ungated}");
     }
 }

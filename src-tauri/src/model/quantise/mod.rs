@@ -136,7 +136,7 @@ pub(super) fn matrix(
         let x = matrix.ty.floats(matrix.row(r));
         let x = x.ok_or_else(|| QuantiseError::Source { tensor: tensor(), got: matrix.ty })?;
         // In this form a NaN is refused too.
-        if let Some(got) = x.iter().find(|x| !(x.abs() <= WEIGHT_MAX)) {
+        if let Some(got) = x.iter().find(|x| !(0.0..=WEIGHT_MAX).contains(&x.abs())) {
             return Err(QuantiseError::Weight { tensor: tensor(), expert, got: got.to_string() });
         }
         if !quantise(ty, &x, out) {

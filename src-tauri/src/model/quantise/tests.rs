@@ -64,6 +64,27 @@ fn weights_too_small_for_a_scale_become_zeros() {
     }
 }
 
+/// Bits of any kind, but for what is refused before.
+#[test]
+fn any_weights_that_are_taken_become_blocks_of_numbers() {
+    let mut state = 7u64;
+    let mut draw = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 32) as u32
+    };
+    for round in 0..284 {
+        // Magnitudes over the whole range, then all within a factor of two.
+        let bits = |bits: u32| if round % 2 == 0 { bits } else { bits & 0x807F_FFFF | (round / 2) << 23 };
+        let mut weights = std::iter::repeat_with(|| f32::from_bits(bits(draw()))).filter(|x| x.abs() <= WEIGHT_MAX);
+        let x: Vec<f32> = weights.by_ref().take(256).collect();
+        for ty in EXACT {
+            let mut out = [f32::NAN; 256];
+            crate::kernel::quant::dequantise(ty, &blocks(ty, &x), &mut out);
+            assert!(out.iter().all(|x| x.is_finite()), "{} round {round}", ty.name());
+        }
+    }
+}
+
 fn expert(rows: usize, cols: usize, values: &[f32]) -> ExpertWeights {
     let matrix = |rows: usize, cols: usize| {
         let bytes = values.iter().cycle().take(rows * cols).flat_map(|x| x.to_le_bytes());
