@@ -7,6 +7,7 @@ mod bench;
 mod experts;
 mod hub;
 mod layers;
+mod model;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ pub use bench::{BenchDecodeArgs, BenchPrefillArgs};
 pub use experts::{ExpertFlags, ExpertsLocal};
 pub use hub::{HubCommand, InviteArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
+pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]
@@ -75,12 +77,15 @@ pub struct RoleFlags {
     /// backbone: model file (.gguf) or directory (safetensors); worker: as --weights.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// backbone, worker: quantise a float model's routed experts in memory: q8_0, q6_k, q5_k, q4_k or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Flags of the backbone's API.
     #[command(flatten)]
     pub api: ApiFlags,
     /// Flags about experts.
     #[command(flatten)]
-    pub experts: ExpertFlags,
+    pub holding: ExpertFlags,
     /// hub: address where the backbone listens for hubs.
     #[arg(long)]
     pub backbone: Option<SocketAddr>,
@@ -169,7 +174,7 @@ pub enum Command {
     /// The operator's side of a hub.
     #[command(subcommand)]
     Hub(HubCommand),
-    /// Look into model files.
+    /// Look into model files, or quantise one.
     #[command(subcommand)]
     Model(ModelCommand),
     /// The keys that open the backbone's API.
@@ -189,6 +194,10 @@ pub struct DemoArgs {
     /// Model file or directory; the embedded kvasir-tiny when absent.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// Quantise a float model's routed experts in memory, so that they are computed exactly: q8_0, q6_k, q5_k, q4_k
+    /// or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Text to continue.
     #[arg(long, default_value = DEMO_PROMPT)]
     pub prompt: String,
@@ -230,6 +239,10 @@ pub struct GenerateArgs {
     /// Model file or directory; the embedded kvasir-tiny when absent.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// Quantise a float model's routed experts in memory, so that they are computed exactly: q8_0, q6_k, q5_k, q4_k
+    /// or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Text to continue.
     #[arg(long, required_unless_present = "ids", conflicts_with = "ids")]
     pub prompt: Option<String>,
@@ -339,19 +352,6 @@ pub struct BenchDenseArgs {
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,
-}
-
-/// `kvasir model …`.
-#[derive(Debug, Subcommand)]
-pub enum ModelCommand {
-    /// Geometry, types and sizes of a model.
-    Inspect {
-        /// Model file or directory.
-        path: PathBuf,
-        /// One JSON document on stdout.
-        #[arg(long)]
-        json: bool,
-    },
 }
 
 /// `kvasir wallet …`.

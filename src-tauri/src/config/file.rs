@@ -27,6 +27,7 @@ pub struct File {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct BackboneTable {
     pub model: Option<PathBuf>,
+    pub experts: Option<String>,
     pub listen: Option<SocketAddr>,
     pub api: Option<SocketAddr>,
     pub api_tls_cert: Option<PathBuf>,
@@ -84,6 +85,7 @@ pub(super) struct WorkerTable {
     pub weights: Option<PathBuf>,
     pub cache: Option<PathBuf>,
     pub cache_size: Option<String>,
+    pub experts: Option<String>,
     pub device: Option<Device>,
     pub gpu: Option<String>,
     pub allow_software: Option<bool>,

@@ -11,7 +11,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use crate::cli::{Device, ExpertsLocal, GpuFlags, LayerSelection, RoleFlags};
+use crate::cli::{Device, ExpertsLocal, GpuFlags, LayerSelection, RoleFlags, exact_type};
+use crate::model::BlockType;
 use crate::types::PublicKey;
 
 pub use duration::parse_duration;
@@ -107,6 +108,8 @@ pub struct Api {
 pub struct Backbone {
     /// Model; the embedded one when absent.
     pub model: Option<PathBuf>,
+    /// Type that its routed experts are quantised to in memory.
+    pub experts: Option<BlockType>,
     /// For hubs.
     pub listen: SocketAddr,
     /// For clients.
@@ -198,6 +201,8 @@ pub struct Worker {
     pub cache: PathBuf,
     /// Most bytes of it, if said; 0 = nothing is kept.
     pub cache_bytes: Option<u64>,
+    /// Type that its routed experts are quantised to in memory.
+    pub experts: Option<BlockType>,
     /// What computes.
     pub device: Device,
     /// Which GPU.
@@ -216,6 +221,14 @@ fn bytes(flag: &'static str, typed: Option<&String>, file: Option<String>) -> Re
 /// The first list that says anything.
 fn list<T: Clone>(typed: &[T], from_file: Option<Vec<T>>) -> Vec<T> {
     if typed.is_empty() { from_file.unwrap_or_default() } else { typed.to_vec() }
+}
+
+fn experts(flags: &RoleFlags, from_file: Option<String>) -> Result<Option<BlockType>, ConfigError> {
+    let named = |text: String| {
+        let expected = "q8_0, q6_k, q5_k, q4_k or q4_0";
+        exact_type(&text).map_err(|_| ConfigError::Value { what: "experts", expected, got: text })
+    };
+    flags.experts.map(Ok).or(from_file.map(named)).transpose()
 }
 
 fn ledger_url(flags: &RoleFlags, from_file: Option<String>, state: &Path) -> String {
@@ -241,6 +254,7 @@ impl Backbone {
         let file = file.backbone;
         Ok(Self {
             model: flags.model.clone().or(file.model),
+            experts: experts(flags, file.experts)?,
             listen: flags.listen.or(file.listen).unwrap_or(BACKBONE_LISTEN),
             api: Api {
                 listen: flags.api.listen.or(file.api).unwrap_or(BACKBONE_API),
@@ -250,9 +264,9 @@ impl Backbone {
                 new_tokens_max: flags.api.new_tokens_max.or(file.new_tokens_max),
             },
             state: state(flags, file.state, "backbone"),
-            remote_layers: flags.experts.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
-            expert_cache_bytes: bytes("--expert-cache", flags.experts.expert_cache.as_ref(), file.expert_cache)?,
-            experts_local: flags.experts.experts_local.or(file.experts_local) != Some(ExpertsLocal::None),
+            remote_layers: flags.holding.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
+            expert_cache_bytes: bytes("--expert-cache", flags.holding.expert_cache.as_ref(), file.expert_cache)?,
+            experts_local: flags.holding.experts_local.or(file.experts_local) != Some(ExpertsLocal::None),
             allow_public: flags.allow_public || file.allow_public.unwrap_or(false),
             peers: peers(flags, file.peer_key, file.peers)?,
         })
@@ -336,11 +350,12 @@ impl Worker {
             operators,
             join,
             ca: flags.ca.clone().or(file.ca),
-            cache: flags.experts.cache.clone().or(file.cache).unwrap_or_else(|| state.join(CACHE_DIR)),
-            cache_bytes: bytes("--cache-size", flags.experts.cache_size.as_ref(), file.cache_size)?,
+            cache: flags.holding.cache.clone().or(file.cache).unwrap_or_else(|| state.join(CACHE_DIR)),
+            cache_bytes: bytes("--cache-size", flags.holding.cache_size.as_ref(), file.cache_size)?,
             state,
             memory_bytes: bytes("--memory", flags.memory.as_ref(), file.memory)?,
-            weights: flags.experts.weights.clone().or(flags.model.clone()).or(file.weights).or(file.model),
+            weights: flags.holding.weights.clone().or(flags.model.clone()).or(file.weights).or(file.model),
+            experts: experts(flags, file.experts)?,
             device: flags.device.or(file.device).unwrap_or(Device::Auto),
             gpu: GpuFlags {
                 name: flags.gpu.name.clone().or(file.gpu),

@@ -24,7 +24,8 @@ pub struct Data {
 enum Owner {
     Mapped(Arc<Mapped>),
     Static(&'static [u8]),
-    Owned(Arc<[u8]>),
+    // A `Vec`, since turning it into `Arc<[u8]>` would copy what may be gigabytes.
+    Owned(Arc<Vec<u8>>),
 }
 
 /// A file and its map, which covers all of it.
@@ -77,26 +78,14 @@ impl Data {
         Ok(())
     }
 
-    /// A view of a copy of these bytes that does not hold the file.
+    /// These bytes without a map: a copy of a file's, the same ones where they are in memory anyway.
     ///
     /// # Errors
     /// As [`Data::read`].
     pub fn copied(&self) -> io::Result<Self> {
-        Ok(Self::from(self.read(0..self.len())?))
-    }
-
-    /// Lets the pages of a mapped file go, which are read again when somebody looks; a hint, and nothing else changes.
-    pub fn let_go(&self) {
-        #[cfg(unix)]
-        if let Owner::Mapped(mapped) = &self.owner {
-            let advice = memmap2::UncheckedAdvice::DontNeed;
-            // SAFETY: the map is a read-only view of a file, so a page that is dropped comes back from the file with
-            // the same bytes, also under a reader's eyes.
-            #[expect(unsafe_code, reason = "the advice is unsafe in general, for maps that are written")]
-            let advised = unsafe { mapped.map.unchecked_advise_range(advice, self.start, self.len()) };
-            if let Err(error) = advised {
-                tracing::debug!(%error, "pages of a model are kept");
-            }
+        match &self.owner {
+            Owner::Mapped(_) => Ok(Self::from(self.read(0..self.len())?)),
+            Owner::Static(_) | Owner::Owned(_) => Ok(self.clone()),
         }
     }
 
@@ -107,6 +96,46 @@ impl Data {
             return None;
         }
         Some(Self { owner: self.owner.clone(), start: self.start + range.start, end: self.start + range.end })
+    }
+
+    /// Which file's map these bytes lie in, as a number that tells maps apart, and where; `None` when they are no map.
+    pub(super) fn place(&self) -> Option<(usize, Range<usize>)> {
+        match &self.owner {
+            Owner::Mapped(mapped) => Some((Arc::as_ptr(mapped) as usize, self.start..self.end)),
+            Owner::Static(_) | Owner::Owned(_) => None,
+        }
+    }
+
+    /// Bytes `range` of the whole map that these are part of; `None` outside of it or when they are no map.
+    pub(super) fn of_same_map(&self, range: Range<usize>) -> Option<Self> {
+        let Owner::Mapped(mapped) = &self.owner else { return None };
+        let whole = Self { owner: self.owner.clone(), start: 0, end: mapped.map.len() };
+        whole.slice(range)
+    }
+
+    /// Tells the system that these bytes will be read soon. Without a map, or on a system that takes no advice, nothing
+    /// happens.
+    pub(super) fn will_need(&self) {
+        #[cfg(unix)]
+        if let Owner::Mapped(mapped) = &self.owner {
+            // Only advice: bytes that are not read ahead are read when they are met.
+            let _ = mapped.map.advise_range(memmap2::Advice::WillNeed, self.start, self.len());
+        }
+    }
+
+    /// Gives back the memory that a map's bytes take in this process; they are read from the file again when they are
+    /// met again.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        if let Owner::Mapped(mapped) = &self.owner {
+            // SAFETY: the map is a read-only one of a file, so that a dropped page comes back with the same bytes.
+            #[expect(unsafe_code, reason = "the advice would lose what is written to a private map; this one is not")]
+            let given_back = unsafe {
+                mapped.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, self.start, self.len())
+            };
+            // Only advice: memory that is not given back now is taken when somebody else needs it.
+            let _ = given_back;
+        }
     }
 }
 
@@ -139,7 +168,7 @@ impl From<&'static [u8]> for Data {
 impl From<Vec<u8>> for Data {
     fn from(bytes: Vec<u8>) -> Self {
         let end = bytes.len();
-        Self { owner: Owner::Owned(bytes.into()), start: 0, end }
+        Self { owner: Owner::Owned(Arc::new(bytes)), start: 0, end }
     }
 }
 
@@ -180,7 +209,7 @@ mod tests {
         let mut seen = Vec::new();
         data.visit(|piece| seen.extend_from_slice(piece)).unwrap();
         assert!(seen == expected && *data.copied().unwrap() == *expected);
-        data.let_go();
+        data.release();
         assert!(*data == *expected);
         std::fs::File::options().write(true).open(&path).unwrap().set_len(50).unwrap();
         assert_eq!(data.read(0..10).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);

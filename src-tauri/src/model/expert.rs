@@ -120,9 +120,9 @@ impl ExpertWeights {
         Ok(Self { gate: own(&self.gate)?, up: own(&self.up)?, down: own(&self.down)? })
     }
 
-    /// Lets the pages of its file go.
-    pub fn let_go(&self) {
-        self.parts().into_iter().for_each(Data::let_go);
+    /// Gives back the memory that its file's pages take in this process.
+    pub fn release(&self) {
+        self.parts().into_iter().for_each(Data::release);
     }
 
     /// How this expert is stored.

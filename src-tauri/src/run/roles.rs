@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::device::{self, Wanted};
-use super::{AnyError, all_threads, load_model, say};
+use super::loading::{load_model, read_ahead};
+use super::{AnyError, all_threads, say};
 use crate::backbone::{Backbone, api};
 use crate::cli::{Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
@@ -16,7 +17,7 @@ use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
 use crate::hub::{self, HubConfig};
 use crate::ledger::Ledger;
-use crate::model::Manifest;
+use crate::model::{Manifest, Reach};
 use crate::net::bind;
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::{self, TrialCertificates};
@@ -84,15 +85,20 @@ fn peer_security(peers: &Peers) -> Result<PeerSecurity, AnyError> {
 }
 
 async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), AnyError> {
-    let model = load_model(config.model.as_deref())?;
+    let model = load_model(config.model.as_deref(), config.experts)?;
     let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
+    // What workers hold is read when it is needed, and not kept.
+    let reach = if remote_layers.is_empty() { Reach::Everything } else { Reach::Backbone };
+    let _reading = read_ahead(&model, reach);
     let compute = device::cpu(all_threads())?;
     let beside = |path: &PathBuf| Manifest::beside(&model, path, &config.state);
+    // Experts that are made in memory are not those of the file.
+    let file = config.model.as_ref().filter(|_| config.experts.is_none());
     let remote = RemoteConfig {
         peers: peer_security(&config.peers)?,
         expert_cache_bytes: config.expert_cache_bytes.unwrap_or(RemoteConfig::EXPERT_CACHE_BYTES),
         local_experts: config.experts_local,
-        manifest: config.model.as_ref().map(beside).transpose()?,
+        manifest: file.map(beside).transpose()?,
         ..RemoteConfig::new(remote_layers)
     };
     let dispatch = RemoteDispatch::new(Arc::clone(&model), compute, remote)?;
@@ -193,7 +199,7 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
     };
     say(format_args!("device {}", *hardware.borrow()))?;
     let source = match &config.weights {
-        Some(path) => Source::LocalModel(load_model(Some(path))?),
+        Some(path) => Source::LocalModel(load_model(Some(path), config.experts)?),
         None => Source::Fetch,
     };
     let cache = (config.cache_bytes != Some(0)).then(|| CacheConfig::new(config.cache, config.cache_bytes));

@@ -247,7 +247,7 @@ async fn place(taking: &Taking, id: ExpertId, weights: ExpertWeights) -> Result<
     let placed = spawn_blocking(move || {
         let placed = compute.place(Expert::new(&weights)?)?;
         if placed.weights().is_none() {
-            weights.let_go();
+            weights.release();
         }
         Ok::<_, KernelError>(placed)
     });
