@@ -3,6 +3,8 @@
 
 mod allocation;
 mod api;
+#[cfg(target_os = "linux")]
+mod crowd;
 mod demo;
 mod dispatch;
 mod engine;
@@ -16,6 +18,8 @@ mod hub;
 mod ledger;
 mod model_files;
 mod net;
+#[cfg(unix)]
+mod operators;
 mod peer;
 mod processes;
 mod reference;
