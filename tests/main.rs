@@ -3,6 +3,7 @@
 
 mod allocation;
 mod api;
+mod convert;
 #[cfg(target_os = "linux")]
 mod crowd;
 mod demo;
@@ -12,6 +13,7 @@ mod exact;
 mod fuzz;
 mod gateway;
 mod generation;
+mod geometry;
 mod goldens;
 mod handshake;
 mod hub;

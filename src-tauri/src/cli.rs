@@ -15,11 +15,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
-pub use bench::{BenchDecodeArgs, BenchExpertsArgs, BenchPrefillArgs};
+pub use bench::{BenchDecodeArgs, BenchDenseArgs, BenchExpertsArgs, BenchPrefillArgs};
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs};
 pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
-pub use model::ModelCommand;
+pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 pub use roles::{Device, GpuFlags, Role, RoleFlags};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
@@ -77,6 +77,8 @@ pub enum Command {
 pub enum BenchCommand {
     /// Exact experts at real geometry against a plain read of their weights.
     Experts(BenchExpertsArgs),
+    /// Dense matrices of one shape against a plain read of their weights.
+    Dense(BenchDenseArgs),
     /// Local and remote decode of the same model in one run; with --batch, several streams at once, all local.
     Decode(BenchDecodeArgs),
     /// Prompts of several streams at once.

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Device, GpuFlags, LayerSelection};
+use super::{Device, GpuFlags, LayerSelection, exact_type};
+use crate::model::BlockType;
 
 /// Flags of `kvasir demo`.
 #[derive(Debug, Args)]
@@ -12,6 +13,10 @@ pub struct DemoArgs {
     /// Model file or directory; the embedded kvasir-tiny when absent.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// Quantise a float model's routed experts in memory, so that they are computed exactly: q8_0, q6_k, q5_k, q4_k
+    /// or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Text to continue.
     #[arg(long, default_value = DEMO_PROMPT)]
     pub prompt: String,
@@ -51,6 +56,10 @@ pub struct GenerateArgs {
     /// Model file or directory; the embedded kvasir-tiny when absent.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// Quantise a float model's routed experts in memory, so that they are computed exactly: q8_0, q6_k, q5_k, q4_k
+    /// or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Text to continue.
     #[arg(long, required_unless_present = "ids", conflicts_with = "ids")]
     pub prompt: Option<String>,

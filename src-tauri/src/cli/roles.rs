@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{AdmissionMode, ApiFlags, LayerSelection};
+use super::{AdmissionMode, ApiFlags, LayerSelection, exact_type};
+use crate::model::BlockType;
 use crate::types::PublicKey;
 
 /// The server roles.
@@ -40,6 +41,9 @@ pub struct RoleFlags {
     /// backbone, worker: model file (.gguf) or directory (safetensors); worker: take the slice from it instead of the link.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// backbone, worker: quantise a float model's routed experts in memory: q8_0, q6_k, q5_k, q4_k or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Flags of the backbone's API.
     #[command(flatten)]
     pub api: ApiFlags,

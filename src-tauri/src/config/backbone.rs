@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use super::{BACKBONE_API, BACKBONE_LISTEN, ConfigError, File, Peers, parse_bytes, peers, state};
+use super::{BACKBONE_API, BACKBONE_LISTEN, ConfigError, File, Peers, experts, parse_bytes, peers, state};
 use crate::cli::{LayerSelection, RoleFlags};
+use crate::model::BlockType;
 
 /// How the backbone's API serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Api {
 pub struct Backbone {
     /// Model; the embedded one when absent.
     pub model: Option<PathBuf>,
+    /// Type that its routed experts are quantised to in memory.
+    pub experts: Option<BlockType>,
     /// For hubs.
     pub listen: SocketAddr,
     /// For clients.
@@ -51,6 +54,7 @@ impl Backbone {
         let memory = flags.api.state_memory.clone().or(file.state_memory);
         Ok(Self {
             model: flags.model.clone().or(file.model),
+            experts: experts(flags, file.experts)?,
             listen: flags.listen.or(file.listen).unwrap_or(BACKBONE_LISTEN),
             api: Api {
                 listen: flags.api.listen.or(file.api).unwrap_or(BACKBONE_API),

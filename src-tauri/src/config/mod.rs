@@ -14,7 +14,8 @@ mod worker;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::cli::RoleFlags;
+use crate::cli::{RoleFlags, exact_type};
+use crate::model::BlockType;
 use crate::types::PublicKey;
 
 pub use backbone::{Api, Backbone};
@@ -99,6 +100,14 @@ fn state(flags: &RoleFlags, from_file: Option<PathBuf>, role: &str) -> PathBuf {
 /// The first list that says anything.
 fn list<T: Clone>(typed: &[T], from_file: Option<Vec<T>>) -> Vec<T> {
     if typed.is_empty() { from_file.unwrap_or_default() } else { typed.to_vec() }
+}
+
+fn experts(flags: &RoleFlags, from_file: Option<String>) -> Result<Option<BlockType>, ConfigError> {
+    let named = |text: String| {
+        let expected = "q8_0, q6_k, q5_k, q4_k or q4_0";
+        exact_type(&text).map_err(|_| ConfigError::Value { what: "experts", expected, got: text })
+    };
+    flags.experts.map(Ok).or(from_file.map(named)).transpose()
 }
 
 fn ledger_url(flags: &RoleFlags, from_file: Option<String>, state: &Path) -> String {

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{ConfigError, File, list, parse_bytes, state};
+use super::{ConfigError, File, experts, list, parse_bytes, state};
 use crate::cli::{Device, GpuFlags, RoleFlags};
+use crate::model::BlockType;
 use crate::types::PublicKey;
 
 /// `--headless worker`.
@@ -23,6 +24,8 @@ pub struct Worker {
     pub memory_bytes: Option<u64>,
     /// Local model to cut the slice from.
     pub model: Option<PathBuf>,
+    /// Type that its routed experts are quantised to in memory.
+    pub experts: Option<BlockType>,
     /// What computes.
     pub device: Device,
     /// Which GPU.
@@ -52,6 +55,7 @@ impl Worker {
             state: state(flags, file.state, "worker"),
             memory_bytes: memory.map(|text| parse_bytes("--memory", &text)).transpose()?,
             model: flags.model.clone().or(file.model),
+            experts: experts(flags, file.experts)?,
             device: flags.device.or(file.device).unwrap_or(Device::Auto),
             gpu: GpuFlags {
                 name: flags.gpu.name.clone().or(file.gpu),
