@@ -93,7 +93,7 @@ async fn a_worker_process_killed_in_its_download_goes_on_with_it() {
 async fn without_local_experts_the_last_workers_death_is_a_503_until_one_is_back() {
     let dir = tempfile::tempdir().expect("a directory");
     let expected = local_text(dir.path(), &[]);
-    let fleet = fleet_with(dir.path(), &["--experts-local", "none"]);
+    let fleet = fleet_with(dir.path(), "", &["--experts-local", "none"]);
     let client = client(&dir.path().join("kvasir-state/gateway/trial-ca.pem"));
     let gateway = format!("wss://{}", fleet.public);
     let args = worker_args(&fleet, &gateway, "worker");
@@ -134,7 +134,7 @@ async fn a_backbone_does_not_hold_the_experts_that_it_lends_nor_reads_them_all_a
     let expected = local_text(dir.path(), &["--model", "model.gguf"]);
 
     let flags = ["--model", "model.gguf", "--expert-cache", "8MiB"];
-    let fleet = fleet_with(dir.path(), &flags);
+    let fleet = fleet_with(dir.path(), "", &flags);
     assert!(dir.path().join("model.gguf.kvasir-manifest").exists(), "the next start hashes nothing");
     let start = resident(&fleet.backbone);
     let client = client(&dir.path().join("kvasir-state/gateway/trial-ca.pem"));
