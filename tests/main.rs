@@ -3,6 +3,9 @@
 
 mod allocation;
 mod api;
+mod convert;
+#[cfg(target_os = "linux")]
+mod crowd;
 mod demo;
 mod dispatch;
 mod engine;
@@ -10,12 +13,15 @@ mod exact;
 mod fuzz;
 mod gateway;
 mod generation;
+mod geometry;
 mod goldens;
 mod handshake;
 mod hub;
 mod ledger;
 mod model_files;
 mod net;
+#[cfg(unix)]
+mod operators;
 mod peer;
 mod processes;
 mod reference;
@@ -23,6 +29,7 @@ mod refused_models;
 mod serving;
 #[cfg(feature = "gpu")]
 mod shaders;
+mod slices;
 mod support;
 mod tidy;
 mod tiny_model;
