@@ -175,7 +175,7 @@ fn conversions_that_cannot_end_well_are_refused_and_leave_nothing() {
     let message = refusal(&data("no-such-model.gguf"), &out, BlockType::Q8_0);
     assert!(message.contains("no-such-model.gguf"), "{message}");
     let message = refusal(&data("q3moe-tiny"), &dir.path().join("no/such/out.gguf"), BlockType::Q8_0);
-    assert!(message.contains("out.gguf.part"), "{message}");
+    assert!(message.contains(".out.gguf.kvasir-part"), "{message}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 
     std::fs::write(&out, b"precious").unwrap();
@@ -192,11 +192,22 @@ fn a_model_is_not_converted_onto_itself_nor_by_two_at_once() {
     std::fs::write(&model, &bytes).unwrap();
     let order = Conversion { out: &model, to: BlockType::Q8_0, overwrite: true };
     let message = model::convert(&model, &order, |_, _| {}).unwrap_err().to_string();
-    assert!(message.contains("expected another file than the model that is read"), "{message}");
+    assert!(message.contains("expected another file than those of the model that is read"), "{message}");
     assert_eq!(std::fs::read(&model).unwrap(), bytes);
+    // Nor onto a name under which it would be written first, nor onto a file of a checkpoint, nor onto a directory.
+    let hidden = dir.path().join(".other.gguf.kvasir-part");
+    std::fs::write(&hidden, &bytes).unwrap();
+    let same = "expected another file than those of the model that is read";
+    assert!(refusal(&hidden, &dir.path().join("other.gguf"), BlockType::Q8_0).contains(same));
+    assert_eq!(std::fs::read(&hidden).unwrap(), bytes);
+    let shard = model::files_of(&data("q3moe-tiny")).unwrap().pop().unwrap();
+    let onto = Conversion { out: &shard, ..order };
+    assert!(model::convert(&data("q3moe-tiny"), &onto, |_, _| {}).unwrap_err().to_string().contains(same));
+    let onto = Conversion { out: dir.path(), ..order };
+    assert!(model::convert(&model, &onto, |_, _| {}).unwrap_err().to_string().contains("got a directory"));
 
     let out = dir.path().join("out.gguf");
-    let other = std::fs::File::create(dir.path().join("out.gguf.part")).unwrap();
+    let other = std::fs::File::create(dir.path().join(".out.gguf.kvasir-part")).unwrap();
     other.lock().unwrap();
     assert!(refusal(&model, &out, BlockType::Q8_0).contains("another conversion under way"));
     drop(other);

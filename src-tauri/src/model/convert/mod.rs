@@ -14,7 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::gguf::{self, writer};
+use super::gguf::writer;
 use super::{BlockType, HeadOrder, HyperParameters, Model, ModelError, QuantiseError, TokenizerError, room};
 
 /// Bytes that are collected before they are written.
@@ -46,8 +46,11 @@ pub enum ConvertError {
     /// There is something at the path already.
     #[error("{}: expected no such file, got one: name another, or pass --overwrite", .0.display())]
     Exists(PathBuf),
+    /// The path is a directory's.
+    #[error("{}: expected the name of a file, got a directory", .0.display())]
+    Directory(PathBuf),
     /// Input and output are one file.
-    #[error("{}: expected another file than the model that is read", .0.display())]
+    #[error("{}: expected another file than those of the model that is read", .0.display())]
     Same(PathBuf),
     /// Somebody else writes the same file.
     #[error("{}: expected nobody to write it, got another conversion under way", .0.display())]
@@ -87,27 +90,25 @@ pub enum ConvertError {
 /// # Errors
 /// Anything that keeps the whole file from being there; then there is no new file at all.
 pub fn convert(source: &Path, order: &Conversion, mut progress: impl FnMut(u64, u64)) -> Result<u64, ConvertError> {
-    let Conversion { out, to, overwrite } = *order;
-    if out.exists() && !overwrite {
-        return Err(ConvertError::Exists(out.into()));
-    }
+    let Conversion { out, to, .. } = *order;
+    check_paths(source, order)?;
     let model = super::open(source)?;
-    let is_read =
-        |file: &PathBuf| file.canonicalize().ok().is_some_and(|file| out.canonicalize().is_ok_and(|out| out == file));
-    if !source.is_dir() && gguf::part_paths(source).iter().any(is_read) {
-        return Err(ConvertError::Same(out.into()));
-    }
     check_form(&model.hyper)?;
     let planned = plan::plan(&model, to)?;
     let keys = if source.is_dir() { metadata::of(&model, to)? } else { metadata::copied(source, to)? };
     let entries = planned.iter().map(|tensor| (&*tensor.name, &*tensor.shape, tensor.ty, tensor.bytes()));
     let head = writer::head(&keys, entries);
-    check_room(out, head.file_bytes)?;
 
+    // What an earlier try left behind is emptied before its room is counted.
     let part = Part::create(out)?;
+    check_room(out, head.file_bytes)?;
     let io = |source| ConvertError::Io { path: part.path.clone(), source };
     let mut file = BufWriter::with_capacity(BUFFER_BYTES, &part.file);
     file.write_all(&head.bytes).map_err(io)?;
+    file.flush().map_err(io)?;
+    // With a hole in place of its weights the file says already what GGUF cannot say, before hours of work.
+    part.file.set_len(head.file_bytes).map_err(io)?;
+    read_back(&part.path, &model)?;
     let mut done = head.bytes.len() as u64;
     for (tensor, start) in planned.iter().zip(&head.starts) {
         pad(&mut file, *start - done).map_err(io)?;
@@ -124,8 +125,28 @@ pub fn convert(source: &Path, order: &Conversion, mut progress: impl FnMut(u64, 
     drop(file);
     part.file.sync_all().map_err(io)?;
     read_back(&part.path, &model)?;
-    part.rename(out)?;
+    part.publish(order)?;
     Ok(head.file_bytes)
+}
+
+/// Refuses a path that a file must not be written to.
+fn check_paths(source: &Path, order: &Conversion) -> Result<(), ConvertError> {
+    let out = order.out;
+    if out.is_dir() {
+        return Err(ConvertError::Directory(out.into()));
+    }
+    let io = |error| ConvertError::Io { path: source.into(), source: error };
+    let read = super::files_of(source).map_err(io)?;
+    let read: Vec<PathBuf> = read.iter().filter_map(|file| file.canonicalize().ok()).collect();
+    for written in [out.to_path_buf(), Part::path(out)] {
+        if written.canonicalize().is_ok_and(|written| read.contains(&written)) {
+            return Err(ConvertError::Same(written));
+        }
+    }
+    if out.exists() && !order.overwrite {
+        return Err(ConvertError::Exists(out.into()));
+    }
+    Ok(())
 }
 
 fn pad(file: &mut impl std::io::Write, bytes: u64) -> std::io::Result<()> {
@@ -146,11 +167,15 @@ fn check_form(hyper: &HyperParameters) -> Result<(), ConvertError> {
 }
 
 fn check_room(out: &Path, expected: u64) -> Result<(), ConvertError> {
-    let dir = out.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match room::disk_free(dir) {
+    match room::disk_free(directory(out)) {
         Some(got) if got < expected => Err(ConvertError::Room { path: out.into(), expected, got }),
         _ => Ok(()),
     }
+}
+
+/// Where a file is.
+fn directory(file: &Path) -> &Path {
+    file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Opens what was written, as every reader will, and compares what it says with what was meant.
@@ -182,11 +207,16 @@ struct Part {
 }
 
 impl Part {
-    /// `{out}.part`, which a conversion that was killed may have left behind.
+    /// A name beside `out` that no other program uses: what is found there was left behind by a conversion.
+    fn path(out: &Path) -> PathBuf {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(out.file_name().unwrap_or_default());
+        name.push(".kvasir-part");
+        out.with_file_name(name)
+    }
+
     fn create(out: &Path) -> Result<Self, ConvertError> {
-        let mut path = out.as_os_str().to_owned();
-        path.push(".part");
-        let path = PathBuf::from(path);
+        let path = Self::path(out);
         let io = |source| ConvertError::Io { path: path.clone(), source };
         // Emptied only under the lock: until then it may be another conversion's.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(io)?;
@@ -194,13 +224,35 @@ impl Part {
         if let Err(std::fs::TryLockError::WouldBlock) = file.try_lock() {
             return Err(ConvertError::Busy(path));
         }
+        // Between opening and locking it may have got its own name.
+        if !is_at(&file, &path).map_err(io)? {
+            return Err(ConvertError::Busy(path));
+        }
         file.set_len(0).map_err(io)?;
         Ok(Self { path, file, renamed: false })
     }
 
-    fn rename(mut self, out: &Path) -> Result<(), ConvertError> {
-        std::fs::rename(&self.path, out).map_err(|source| ConvertError::Io { path: out.into(), source })?;
-        self.renamed = true;
+    /// Gives the file its own name; a file that got there meanwhile is replaced only if that is wanted.
+    fn publish(mut self, order: &Conversion) -> Result<(), ConvertError> {
+        let io = |source| ConvertError::Io { path: order.out.into(), source };
+        if order.overwrite {
+            std::fs::rename(&self.path, order.out).map_err(io)?;
+            self.renamed = true;
+        } else {
+            match std::fs::hard_link(&self.path, order.out) {
+                Ok(()) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                    return Err(ConvertError::Exists(order.out.into()));
+                }
+                // A file system without links: the check at the start has to do.
+                Err(_) => {
+                    std::fs::rename(&self.path, order.out).map_err(io)?;
+                    self.renamed = true;
+                }
+            }
+        }
+        #[cfg(unix)]
+        File::open(directory(order.out)).and_then(|dir| dir.sync_all()).map_err(io)?;
         Ok(())
     }
 }
@@ -212,6 +264,20 @@ impl Drop for Part {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Whether an open file is the one at `path`.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (open, named) = (file.metadata()?, path.metadata()?);
+    Ok((open.dev(), open.ino()) == (named.dev(), named.ino()))
+}
+
+/// An open file cannot lose its name here.
+#[cfg(not(unix))]
+fn is_at(_file: &File, _path: &Path) -> std::io::Result<bool> {
+    Ok(true)
 }
 
 #[cfg(test)]
