@@ -17,11 +17,20 @@ const PAGE_BYTES: usize = 4096;
 
 /// Which part of a model will be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reach {
+pub enum Reach<'a> {
     /// All of it.
     Everything,
-    /// Everything but the routed experts.
-    Backbone,
+    /// Everything but the routed experts of these layers.
+    Without(&'a [u16]),
+}
+
+impl Reach<'_> {
+    fn holds_experts_of(self, layer: usize) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Without(layers) => !layers.iter().any(|without| usize::from(*without) == layer),
+        }
+    }
 }
 
 /// Stretches of files to be read ahead.
@@ -34,7 +43,7 @@ impl Prefetch {
     /// What there is to read ahead of `model`: nothing for a model in memory, nor for one that this machine's free
     /// memory cannot hold, since then the last bytes would push out the first.
     #[must_use]
-    pub fn of(model: &Model, reach: Reach) -> Self {
+    pub fn of(model: &Model, reach: Reach<'_>) -> Self {
         let prefetch = Self { pieces: in_file_order(tensors(model, reach)) };
         let fits = room::memory_free().is_none_or(|free| prefetch.bytes() <= free);
         if fits { prefetch } else { Self { pieces: Vec::new() } }
@@ -73,19 +82,21 @@ impl Prefetch {
 }
 
 /// The model's large tensors, in the order in which a token meets them.
-fn tensors(model: &Model, reach: Reach) -> Vec<&Matrix> {
+fn tensors<'a>(model: &'a Model, reach: Reach<'_>) -> Vec<&'a Matrix> {
     let weights = &model.weights;
     let mut found = vec![&weights.embedding];
-    weights.layers.iter().for_each(|layer| add_layer(layer, reach, &mut found));
+    for (index, layer) in weights.layers.iter().enumerate() {
+        add_layer(layer, reach.holds_experts_of(index), &mut found);
+    }
     if let Some(mtp) = &weights.mtp {
         found.extend([&mtp.projection, &mtp.embedding, &mtp.head]);
-        add_layer(&mtp.layer, reach, &mut found);
+        add_layer(&mtp.layer, reach.holds_experts_of(weights.layers.len()), &mut found);
     }
     found.push(&weights.head);
     found
 }
 
-fn add_layer<'a>(layer: &'a LayerWeights, reach: Reach, found: &mut Vec<&'a Matrix>) {
+fn add_layer<'a>(layer: &'a LayerWeights, with_experts: bool, found: &mut Vec<&'a Matrix>) {
     let parts = |expert: &'a ExpertWeights| [&expert.gate, &expert.up, &expert.down];
     match &layer.mixer {
         Mixer::Attention(w) => found.extend([&w.q, &w.k, &w.v, &w.output]),
@@ -93,7 +104,7 @@ fn add_layer<'a>(layer: &'a LayerWeights, reach: Reach, found: &mut Vec<&'a Matr
     }
     found.push(&layer.router);
     found.extend(layer.shared.iter().flat_map(|shared| parts(&shared.ffn)));
-    if reach == Reach::Everything {
+    if with_experts {
         found.extend(layer.experts.iter().flat_map(parts));
     }
 }
