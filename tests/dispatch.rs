@@ -4,7 +4,7 @@ mod damage;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod hardware;
-mod world;
+pub mod world;
 
 use std::sync::Arc;
 use std::time::Duration;

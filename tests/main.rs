@@ -7,6 +7,7 @@ mod demo;
 mod dispatch;
 mod engine;
 mod exact;
+mod fleet;
 mod fuzz;
 mod gateway;
 mod generation;

@@ -6,9 +6,11 @@
 
 mod batch;
 pub mod counters;
+mod door;
 pub mod exact;
 pub mod experts;
 mod fleet;
+mod heat;
 pub mod inflight;
 mod listener;
 pub mod local;

@@ -11,6 +11,7 @@
 //! stays where it is, unless shares have grown far apart, and then a bounded number of bytes moves at a time.
 
 mod level;
+mod numbering;
 mod owners;
 mod replicas;
 mod table;
@@ -18,6 +19,7 @@ mod table;
 use std::time::Duration;
 
 use crate::wire::Slice;
+pub use numbering::Numbering;
 use table::Table;
 
 /// A layer to be placed.
@@ -51,14 +53,20 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Requests of one row that it answers per second, one after the other; 0 when it says nothing usable.
+    /// Steps of one row that it serves per second, one after the other; 0 when it says nothing usable. Paces that are
+    /// nearly alike are the same.
     fn pace(&self) -> f64 {
-        let seconds = self.round_trip.as_secs_f64() + USUAL_ASSIGNMENTS / self.assignments_per_s;
+        let seconds = STEP_S + self.round_trip.as_secs_f64() + USUAL_ASSIGNMENTS / self.assignments_per_s;
         let pace = 1.0 / seconds;
-        if self.assignments_per_s > 0.0 && pace.is_finite() { pace } else { 0.0 }
+        let grades = pace.log(GRADE).round();
+        if self.assignments_per_s > 0.0 && grades.is_finite() { GRADE.powf(grades) } else { 0.0 }
     }
 }
 
+/// What a step takes beside its experts, in seconds: round trips far below it make no difference.
+const STEP_S: f64 = 0.01;
+/// From one grade of pace to the next.
+const GRADE: f64 = 1.5;
 /// Assignments of the request by which workers are compared: one row of a usual model.
 const USUAL_ASSIGNMENTS: f64 = 8.0;
 

@@ -13,16 +13,9 @@ impl Table<'_> {
             (0..self.layers.len()).flat_map(|layer| self.experts(layer).map(move |_| layer as u32)).collect();
         for worker in 0..self.desks.len() {
             let desk = &self.desks[worker];
-            let own = &desk.capacity.own;
-            let mut kept: Vec<usize> = desk.held.iter().map(|expert| *expert as usize).collect();
-            kept.retain(|expert| {
-                let layer = layer_of[*expert] as usize;
-                let id = crate::types::ExpertId {
-                    layer: self.layers[layer].layer,
-                    expert: (*expert - self.experts(layer).start) as u16,
-                };
-                self.owner[*expert] == NOBODY && own.contains(id)
-            });
+            let own = desk.capacity.own.iter().filter_map(|id| self.numbering.get(id));
+            let mut kept: Vec<usize> =
+                own.filter(|expert| self.owner[*expert] == NOBODY && desk.holds(*expert)).collect();
             let layer = |expert: usize| layer_of[expert] as usize;
             let bytes: u64 = kept.iter().map(|expert| self.layers[layer(*expert)].expert_bytes).sum();
             if bytes > desk.capacity.memory_bytes {

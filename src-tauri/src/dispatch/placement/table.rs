@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::numbering::Numbering;
 use super::{Capacity, Heat, LayerSize, Share};
 use crate::types::ExpertId;
 use crate::wire::Slice;
@@ -69,8 +70,7 @@ pub(super) struct Table<'a> {
     pub owner: Vec<u32>,
     /// Whether layers are shared among several workers.
     pub is_spread: bool,
-    /// Index of each layer's first expert, and the end.
-    starts: Vec<usize>,
+    pub numbering: Numbering,
     /// Per expert the end of its part of `holders`; it starts where the part of the one before ends.
     holder_ends: Vec<u32>,
     holders: Vec<u32>,
@@ -78,33 +78,23 @@ pub(super) struct Table<'a> {
 
 impl<'a> Table<'a> {
     pub fn new(layers: &'a [LayerSize], heat: &'a Heat, workers: &'a [Capacity]) -> Self {
-        let mut starts = vec![0];
-        starts.extend(layers.iter().scan(0, |end, size| {
-            *end += usize::from(size.experts);
-            Some(*end)
-        }));
-        let experts = starts[layers.len()];
-        let mut by_number = vec![None; layers.iter().map(|size| usize::from(size.layer) + 1).max().unwrap_or(0)];
-        layers.iter().zip(&starts).for_each(|(size, start)| by_number[usize::from(size.layer)] = Some((*size, *start)));
-        let index = |id: ExpertId| {
-            let (size, start) = (*by_number.get(usize::from(id.layer))?)?;
-            (id.expert < size.experts).then(|| (start + usize::from(id.expert)) as u32)
-        };
+        let numbering = Numbering::of(layers);
+        let index = |id: ExpertId| numbering.get(id).map(|expert| expert as u32);
         let desk = |capacity: &'a Capacity| {
             let held = capacity.held.iter().filter_map(index).collect();
             Desk { capacity, pace: capacity.pace(), quota: 0.0, own: 0, held }
         };
         let desks: Vec<Desk<'a>> = workers.iter().map(desk).collect();
-        let (holder_ends, holders) = holders_of(experts, &desks);
+        let (holder_ends, holders) = holders_of(numbering.total(), &desks);
 
         let mut hot_first: Vec<usize> = (0..layers.len()).collect();
         let layer_heat = |index: &usize| -> u64 {
             heat.get(usize::from(layers[*index].layer)).map_or(0, |counts| counts.iter().map(|n| u64::from(*n)).sum())
         };
         hot_first.sort_by_cached_key(|index| std::cmp::Reverse(layer_heat(index)));
-        let owner = vec![NOBODY; experts];
+        let owner = vec![NOBODY; numbering.total()];
         let mut table =
-            Self { layers, heat, hot_first, desks, owner, is_spread: false, starts, holder_ends, holders };
+            Self { layers, heat, hot_first, desks, owner, is_spread: false, numbering, holder_ends, holders };
         table.set_quotas();
         let smallest = layers.iter().map(|size| size.expert_bytes).min().unwrap_or(0);
         let useful = table.desks.iter().filter(|desk| !desk.is_slow() && desk.capacity.memory_bytes >= smallest);
@@ -137,7 +127,7 @@ impl<'a> Table<'a> {
 
     /// Experts of a layer.
     pub fn experts(&self, layer: usize) -> Range<usize> {
-        self.starts[layer]..self.starts[layer + 1]
+        self.numbering.layer(self.layers[layer].layer)
     }
 
     /// Experts of a layer that nobody owns.
@@ -162,7 +152,7 @@ impl<'a> Table<'a> {
     /// How often an expert of a layer was asked for.
     pub fn heat_of(&self, layer: usize, expert: usize) -> u32 {
         let counts = self.heat.get(usize::from(self.layers[layer].layer));
-        counts.and_then(|counts| counts.get(expert - self.starts[layer])).copied().unwrap_or(0)
+        counts.and_then(|counts| counts.get(expert - self.experts(layer).start)).copied().unwrap_or(0)
     }
 
     /// Makes `worker` the owner of an expert; whoever owned it does no more.
@@ -179,13 +169,13 @@ impl<'a> Table<'a> {
     pub fn shares(&self, replicas: &[Vec<u32>]) -> Vec<Share> {
         let mut own: Vec<Vec<ExpertId>> = self.desks.iter().map(|_| Vec::new()).collect();
         let mut ids = Vec::with_capacity(self.owner.len());
-        for (size, start) in self.layers.iter().zip(&self.starts) {
+        for size in self.layers {
             for expert in 0..size.experts {
                 let id = ExpertId { layer: size.layer, expert };
-                ids.push(id);
-                if let Some(own) = own.get_mut(self.owner[start + usize::from(expert)] as usize) {
+                if let Some(own) = own.get_mut(self.owner[ids.len()] as usize) {
                     own.push(id);
                 }
+                ids.push(id);
             }
         }
         let slice = |replicas: &Vec<u32>| -> Slice { replicas.iter().map(|expert| ids[*expert as usize]).collect() };
