@@ -24,7 +24,7 @@ use kvasir::wire::handshake::HubIdentity;
 use kvasir::wire::signature::KeyPair;
 use kvasir::wire::work::Dispatch;
 use kvasir::wire::{Frame, Header, Kind};
-use kvasir::worker::{self, Hardware, Source, WorkerConfig, WorkerError, WorkerStatus};
+use kvasir::worker::{self, Budget, Hardware, Source, WorkerConfig, WorkerError, WorkerStatus};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -120,6 +120,13 @@ impl Backbone {
         assert!(got == expected, "sums differ from the local ones");
     }
 
+    /// Stored bytes of one expert.
+    pub fn expert_bytes(&self) -> u64 {
+        let experts = self.model.weights.moe_layers().flat_map(|layer| &layer.experts);
+        let bytes = experts.map(|e| [&e.gate, &e.up, &e.down].iter().map(|m| m.data.len() as u64).sum());
+        bytes.max().expect("experts")
+    }
+
     pub async fn stop(self) {
         self.stop.fire();
         soon(self.serving).await.expect("no panic");
@@ -169,6 +176,7 @@ impl Puppet {
             wallet: PublicKey([n; 32]),
             worker_id: Hex([n; 16]),
             peer_ip_hash: Hex([0; 16]),
+            round_trip_us: 1_000,
         };
         writer.send(&open.frame().expect("a frame")).await.expect("sent");
         (reader, writer)
@@ -310,17 +318,21 @@ impl Hub {
         let mut config = WorkerConfig::new(gateways, vec![self.operator.public()], home.clone(), 1 << 30);
         config.source = source;
         config.assignments_per_s = Some(1e4);
+        let (room, budget) = Budget::changeable(Some(1 << 30));
+        config.budget = budget;
         let wallet = Arc::new(Wallet::generate().expect("a wallet"));
         let (status, seen) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
         let running = tokio::spawn(worker::run(config, wallet, hardware, status, shutdown));
-        Worker { status: seen, home, stop, running }
+        Worker { status: seen, home, room, stop, running }
     }
 }
 
 pub struct Worker {
     pub status: watch::Receiver<WorkerStatus>,
     pub home: std::path::PathBuf,
+    /// Bytes that its user allows.
+    pub room: watch::Sender<Option<u64>>,
     stop: ShutdownTrigger,
     running: JoinHandle<Result<(), WorkerError>>,
 }

@@ -85,6 +85,8 @@ struct Session<'a> {
     /// What may still be asked for although it was given back, and until when.
     leaving: Vec<(Instant, Slice)>,
     leases: BTreeMap<u32, Slice>,
+    /// A lease for which there was no room.
+    outdated: Option<Lease>,
     /// The lease that is not ready yet.
     coming: Option<(u32, VecDeque<ExpertId>)>,
     gets: BTreeMap<u64, (ExpertId, Vec<u8>)>,
@@ -132,6 +134,7 @@ async fn session(world: &World, character: &Character, dice: &mut Dice, stock: &
         stock,
         leaving: Vec::new(),
         leases: BTreeMap::new(),
+        outdated: None,
         coming: None,
         gets: BTreeMap::new(),
         next_get: 1,
@@ -219,6 +222,9 @@ impl Session<'_> {
             2 | 3 => {
                 self.room = self.dice.below(self.character.room + 1);
                 self.offer();
+                if let Some(lease) = self.outdated.take() {
+                    self.lease(&lease);
+                }
             }
             _ if self.is_paused => {
                 self.is_paused = false;
@@ -251,8 +257,11 @@ impl Session<'_> {
     fn lease(&mut self, lease: &Lease) {
         let slice = Slice::from_ranges(&lease.experts).unwrap();
         if slice.len() > self.room {
-            return; // Given before the backbone heard of less room; another one follows.
+            // Given before the backbone heard of less room; another one follows, or room for it.
+            self.outdated = Some(lease.clone());
+            return;
         }
+        self.outdated = None;
         let here: Slice = self.stock.iter().copied().collect();
         let leaving = here.without(&slice);
         if here.len() + slice.without(&here).len() > self.room && !leaving.is_empty() {
@@ -316,7 +325,12 @@ impl Session<'_> {
         for assignment in requests.iter().flat_map(|request| &request.assignments) {
             let id = ExpertId { layer: header.layer, expert: assignment.expert };
             let is_here = self.stock.contains(&id) || self.leaving.iter().any(|(_, slice)| slice.contains(id));
-            assert!(is_here && self.leases.contains_key(&requests[0].lease), "asked for {id:?}, which is not here");
+            if !is_here || !self.leases.contains_key(&requests[0].lease) {
+                self.world.unheld.fetch_add(1, Relaxed);
+                let decline = Decline { reason: "lease".into() };
+                self.send(decline.reply(header.request).unwrap(), self.character.round_trip / 2);
+                return self.book.lock().expect("no panic").declined(header.request);
+            }
         }
         let partials = self.world.kernel.compute(&*self.world.experts, header.layer, &requests).unwrap();
         let answers: Vec<Frame> = parts

@@ -5,25 +5,30 @@
 //! computed what, because partials are integers on the row's grid.
 
 mod batch;
+mod choice;
 pub mod counters;
 mod door;
+pub mod estimate;
 pub mod exact;
 pub mod experts;
 mod fleet;
 mod heat;
+mod here;
 pub mod inflight;
 mod listener;
 pub mod local;
 pub mod placement;
 pub mod remote;
+mod request;
 mod session;
 mod stock;
 
 pub use counters::Counts;
+pub use estimate::{DeadlineRule, Measured};
 pub use experts::ModelExperts;
 pub use fleet::{NotReady, WorkerView};
-pub use inflight::DeadlineRule;
 pub use local::{LocalDispatch, Mode};
+pub use placement::Rules as PlacementRules;
 pub use remote::{RemoteConfig, RemoteDispatch};
 
 use crate::kernel::KernelError;
@@ -103,6 +108,16 @@ pub enum DispatchError {
     /// An expert that the model does not have.
     #[error("layer {layer} has no expert {expert}")]
     NoExpert {
+        /// Layer.
+        layer: u16,
+        /// Expert.
+        expert: u16,
+    },
+    /// No worker brings an expert that this machine may not compute itself.
+    #[error(
+        "layer {layer}, expert {expert}: no worker that holds it answers, and this machine is told not to compute it; try again later"
+    )]
+    NoHolder {
         /// Layer.
         layer: u16,
         /// Expert.

@@ -117,7 +117,7 @@ fn refused(refusal: Refusal, why: impl ToString) -> NotAdmitted {
 /// Bridges an admitted worker and its backbone connection until either ends, then settles.
 async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash) {
     let Admitted { session, seat, backbone, room: _room } = admitted;
-    let HubSession { wallet, worker_id, session_id, session_key, agent, seal, mut open } = session;
+    let HubSession { wallet, worker_id, session_id, session_key, agent, round_trip, seal, mut open } = session;
     let Backbone { reader: mut backbone_reader, writer, hidden_size, .. } = backbone;
     let (timing, limits) = (&hub.config.timing, &hub.config.limits);
 
@@ -137,7 +137,8 @@ async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash)
     let mut backbone_writer = writer.with_deadline(timing.stall);
     tracing::info!(session = %live.short(), agent, "session open");
 
-    let opening = SessionOpen { session_id, wallet, worker_id, peer_ip_hash: peer };
+    let round_trip_us = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
+    let opening = SessionOpen { session_id, wallet, worker_id, peer_ip_hash: peer, round_trip_us };
     let mut from_backbone = pin!(backbone_leg::read(hub, &live, &mut backbone_reader));
     let mut to_backbone = pin!(backbone_leg::write(&mut for_backbone, &mut backbone_writer));
     let mut backbone_over = false;

@@ -20,7 +20,7 @@ pub(super) const LEVEL_EVERY: Duration = Duration::from_secs(60);
 impl Fleet {
     /// Runs placement. Shares are made even again only if `level`; else only newcomers and what lost its owner move.
     pub(super) fn place(&self, members: &mut Members, level: bool, now: Instant) {
-        members.due = false;
+        (members.due, members.aim_due) = (false, false);
         let mut offering: Vec<&mut Member> = members.by_key.values_mut().filter(|m| m.offer.is_some()).collect();
         let capacities: Vec<Capacity> = offering.iter().filter_map(|member| member.capacity(now)).collect();
         let levelled_bytes_max = if level { self.rules.levelled_bytes_max } else { 0 };
@@ -42,12 +42,13 @@ impl Fleet {
 
     /// Says what everybody is to hold now.
     pub(super) fn aim(&self, members: &mut Members) {
+        members.aim_due = false;
         let mut is_served = vec![false; self.numbering.total()];
         for slice in members.by_key.values().filter_map(|member| member.active.as_ref()).map(|(_, slice)| slice) {
             slice.iter().filter_map(|id| self.numbering.get(id)).for_each(|expert| is_served[expert] = true);
         }
-        let mut owned = members.by_key.values().flat_map(|member| member.share.own.iter());
-        members.is_covered = owned.all(|id| self.numbering.get(id).is_none_or(|expert| is_served[expert]));
+        let is_served = |id| self.numbering.get(id).is_none_or(|expert| is_served[expert]);
+        members.is_covered = members.by_key.values().flat_map(|member| member.share.own.iter()).all(is_served);
         for member in members.by_key.values_mut() {
             let held = (!members.is_covered).then(|| member.held());
             let replicas = member.share.replicas.iter().filter(|id| held.as_ref().is_none_or(|held| held.contains(*id)));

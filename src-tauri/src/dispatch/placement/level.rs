@@ -128,10 +128,10 @@ impl Table<'_> {
 
     /// Takes from workers that own far more than their share, what is asked for most first.
     fn unburden(&mut self, budget: &mut Budget) {
-        let smallest = self.layers.iter().map(|size| size.expert_bytes).max().unwrap_or(0) as f64;
+        let largest = self.layers.iter().map(|size| size.expert_bytes).max().unwrap_or(0) as f64;
         let is_burdened = |table: &Self, w: usize| {
             let desk = &table.desks[w];
-            desk.own > 0 && desk.excess() > smallest.min(desk.own as f64 - 1.0) && desk.load() > FAR_ABOVE
+            desk.own > 0 && desk.excess() > largest.min(desk.own as f64 - 1.0) && desk.load() > FAR_ABOVE
         };
         if !(0..self.desks.len()).any(|w| is_burdened(self, w)) {
             return;

@@ -1,7 +1,7 @@
 //! Finds an owner for every expert: those of before, then holders of replicas, then whoever has the most to take.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::table::{NOBODY, Table};
 
@@ -132,9 +132,14 @@ impl Table<'_> {
     fn fill_rest(&mut self, layer: usize) {
         let missing = self.unowned(layer);
         let bytes = self.layers[layer].expert_bytes;
-        let owners: std::collections::BTreeSet<u32> = self.experts(layer).map(|expert| self.owner[expert]).collect();
-        let served_by = owners.iter().filter(|owner| **owner != NOBODY).count();
-        let piece = if self.is_spread { missing.len().div_ceil(served_by.max(1)) } else { missing.len() };
+        let owners: BTreeSet<u32> = self.experts(layer).map(|expert| self.owner[expert]).collect();
+        let serving = owners.iter().filter(|owner| **owner != NOBODY).count();
+        let sharing = match (self.is_spread, serving) {
+            (false, _) => 1,
+            (true, 0) => self.desks.iter().filter(|desk| !desk.is_slow()).count(),
+            (true, _) => serving,
+        };
+        let piece = missing.len().div_ceil(sharing.max(1));
         let mut rest = &missing[..];
         while !rest.is_empty() {
             let fits = |w: &usize| self.desks[*w].room() >= bytes;
@@ -143,7 +148,7 @@ impl Table<'_> {
                 let slow = one.is_slow().cmp(&two.is_slow());
                 if self.is_spread {
                     let elsewhere = |w: &usize| !owners.contains(&(*w as u32));
-                    slow.then(elsewhere(a).cmp(&elsewhere(b))).then(one.load().total_cmp(&two.load()))
+                    slow.then(elsewhere(a).cmp(&elsewhere(b))).then(one.load_with(bytes).total_cmp(&two.load_with(bytes)))
                 } else {
                     slow.then(two.room().cmp(&one.room()))
                 }

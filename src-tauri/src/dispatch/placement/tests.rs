@@ -86,6 +86,13 @@ fn a_wish_is_followed_where_memory_allows() {
 }
 
 #[test]
+fn more_workers_than_experts_own_one_each_as_far_as_they_go() {
+    let shares = place(&layers(1, 8, 10), &[], &workers(&[1000; 20]), &PAIRS);
+    assert_eq!(shares.iter().map(|share| share.own.len()).max(), Some(1));
+    assert_eq!(owned(&shares), 8);
+}
+
+#[test]
 fn nobody_and_nothing_are_fine() {
     assert!(place(&layers(2, 4, 10), &[], &[], &PAIRS).is_empty());
     assert_eq!(own(&place(&[], &[], &workers(&[10]), &PAIRS)), [""]);
@@ -174,7 +181,7 @@ fn small_changes_of_pace_move_nothing_and_a_great_one_moves_a_bounded_amount() {
         worker.round_trip = Duration::from_millis(15 + 2 * n as u64);
     }
     assert_eq!(place(&layers, &[], &fleet, &ALONE), shares);
-    fleet[3].round_trip = Duration::from_millis(140);
+    fleet[3].round_trip = Duration::from_millis(400);
     let few = Rules { levelled_bytes_max: 50, ..ALONE };
     let first = place(&layers, &[], &fleet, &few);
     assert_eq!((first[3].own.len(), fetched(&fleet, &first)), (shares[3].own.len() - 5, 5));
