@@ -255,8 +255,11 @@ async fn a_worker_that_gives_its_memory_back_loses_no_request() {
     let expert_bytes = backbone.expert_bytes();
     for (experts, expected) in [(5, None), (0, Some(String::new())), (64, Some(whole))] {
         workers[0].room.send_replace(Some(experts * expert_bytes));
-        let is_there = |slice: &str| expected.as_ref().map_or(slice.len() > 2 && slice != "0:0-15,1:0-15", |e| e == slice);
-        soon(status.wait_for(|status| is_there(&status.slice) && status.phase == Phase::Serving)).await.expect("a slice");
+        let is_there =
+            |slice: &str| expected.as_ref().map_or(slice.len() > 2 && slice != "0:0-15,1:0-15", |e| e == slice);
+        soon(status.wait_for(|status| is_there(&status.slice) && status.phase == Phase::Serving))
+            .await
+            .expect("a slice");
     }
     backbone.ready(2).await;
     stop.send_replace(true);

@@ -145,7 +145,10 @@ pub struct Outcome {
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { steps, remote, local, paid, lies, lasted } = self;
-        write!(f, "{steps} steps in {lasted:.0?}, {remote} assignments remote ({paid} paid), {local} local, {lies} lies")
+        write!(
+            f,
+            "{steps} steps in {lasted:.0?}, {remote} assignments remote ({paid} paid), {local} local, {lies} lies"
+        )
     }
 }
 
@@ -264,14 +267,7 @@ async fn oversleep(mut dice: Dice) {
 }
 
 /// Steps one after the other, each with the sums that nobody's help gives.
-async fn generate(
-    world: &World,
-    remote: &RemoteDispatch,
-    size: Size,
-    count: usize,
-    mut dice: Dice,
-    steps: &AtomicU64,
-) {
+async fn generate(world: &World, remote: &RemoteDispatch, size: Size, count: usize, mut dice: Dice, steps: &AtomicU64) {
     let layers = world.stage.model.weights.moe_layers().count();
     for n in 0..count {
         let rows = if dice.happens(100) { 1 + dice.below(size.rows_max) } else { 1 };

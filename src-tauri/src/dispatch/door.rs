@@ -27,7 +27,9 @@ impl Door {
     /// senders of streams are gone.
     pub async fn next(&mut self) -> io::Result<(Caller, String)> {
         match self {
-            Self::Tcp(listener) => listener.accept().await.map(|(stream, from)| (Caller::Tcp(stream), from.to_string())),
+            Self::Tcp(listener) => {
+                listener.accept().await.map(|(stream, from)| (Caller::Tcp(stream), from.to_string()))
+            }
             Self::Streams(streams) => match streams.recv().await {
                 Some(stream) => Ok((Caller::Stream(stream), "a stream".into())),
                 None => std::future::pending().await,

@@ -117,10 +117,7 @@ impl RemoteDispatch {
 }
 
 /// The next connection, once there is a handle for it; until then others wait with the system.
-async fn accept(
-    door: &mut Door,
-    handles: &Arc<Semaphore>,
-) -> std::io::Result<(OwnedSemaphorePermit, Caller, String)> {
+async fn accept(door: &mut Door, handles: &Arc<Semaphore>) -> std::io::Result<(OwnedSemaphorePermit, Caller, String)> {
     let handle = Arc::clone(handles).acquire_owned().await.map_err(std::io::Error::other)?;
     let (caller, from) = door.next().await?;
     Ok((handle, caller, from))

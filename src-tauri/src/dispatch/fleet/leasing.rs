@@ -51,7 +51,8 @@ impl Fleet {
         members.is_covered = members.by_key.values().flat_map(|member| member.share.own.iter()).all(is_served);
         for member in members.by_key.values_mut() {
             let held = (!members.is_covered).then(|| member.held());
-            let replicas = member.share.replicas.iter().filter(|id| held.as_ref().is_none_or(|held| held.contains(*id)));
+            let replicas =
+                member.share.replicas.iter().filter(|id| held.as_ref().is_none_or(|held| held.contains(*id)));
             member.target = member.share.own.iter().chain(replicas).collect();
         }
     }
@@ -60,7 +61,7 @@ impl Fleet {
     pub(super) fn issue(&self, members: &mut Members) {
         let all = &mut members.by_key;
         let mut lost = false;
-        let is_due = |member: &Member| member.lacks() || member.is_over(&self.goods);
+        let is_due = |member: &Member| member.lacks() || member.is_over(&self.goods) || member.fetches_too_much();
         for member in all.values_mut().filter(|member| is_due(member)) {
             lost |= member.drop_what_does_not_fit(&self.goods);
             let kept = self.unserved_elsewhere(member);

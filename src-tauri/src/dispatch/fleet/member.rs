@@ -132,6 +132,13 @@ impl Member {
         self.offer.is_some() && self.newest().is_some_and(|slice| goods.bytes(slice) > self.memory_bytes())
     }
 
+    /// Whether it fetches what it is not to hold.
+    pub fn fetches_too_much(&self) -> bool {
+        let is_active = |id| self.active.as_ref().is_some_and(|(_, slice)| slice.contains(id));
+        let leased = self.leased.iter().flat_map(|leased| leased.slice.iter());
+        leased.into_iter().any(|id| !self.target.contains(id) && !is_active(id))
+    }
+
     /// Stops to be asked for what is to go, if what it holds is more than it now has room for; whether that is news.
     pub fn drop_what_does_not_fit(&mut self, goods: &Goods) -> bool {
         let memory_bytes = self.memory_bytes();

@@ -372,7 +372,7 @@ fn shares_are_made_even_again_from_time_to_time_and_not_in_between() {
     let start = Instant::now();
     fleet.catch_up(start);
     assert!(one.lease().is_some() && two.lease().is_some());
-    (1..3).zip([&one, &two]).for_each(|(_, worker)| ready(&fleet, &worker.session, 1));
+    [&one, &two].iter().for_each(|worker| ready(&fleet, &worker.session, 1));
     let load = Load { bytes: 0, queued: 0, assignments: 1 };
     (0..200).for_each(|_| two.session.on_time(load, Duration::from_millis(150)));
     fleet.catch_up(start + LEVEL_EVERY - Duration::from_secs(1));

@@ -76,7 +76,9 @@ impl Table<'_> {
                 let has_part = |w: usize| self.experts(layer).any(|expert| self.owner[expert] == w as u32);
                 let takes = |w: &usize| {
                     let desk = &self.desks[*w];
-                    !desk.is_slow() && desk.room() >= bytes && (!wished || desk.wants(size.layer) && desk.excess() < 0.0)
+                    !desk.is_slow()
+                        && desk.room() >= bytes
+                        && (!wished || desk.wants(size.layer) && desk.excess() < 0.0)
                 };
                 let better = |a: &usize, b: &usize| {
                     let by_excess = self.desks[*a].excess().total_cmp(&self.desks[*b].excess());
@@ -84,7 +86,19 @@ impl Table<'_> {
                 };
                 if let Some(worker) = (0..self.desks.len()).filter(takes).min_by(better) {
                     missing.into_iter().for_each(|expert| self.give(layer, expert, worker));
+                    self.complete(layer, worker);
                 }
+            }
+        }
+    }
+
+    /// Gives what others own of a layer to the worker that took the rest of it, where that makes shares more even.
+    fn complete(&mut self, layer: usize, worker: usize) {
+        for (owner, experts) in self.pieces(layer) {
+            let bytes = experts.len() as u64 * self.layers[layer].expert_bytes;
+            let (from, to) = (&self.desks[owner], &self.desks[worker]);
+            if from.excess() - to.excess() > bytes as f64 && to.room() >= bytes {
+                experts.into_iter().for_each(|expert| self.give(layer, expert, worker));
             }
         }
     }
@@ -148,7 +162,8 @@ impl Table<'_> {
                 let slow = one.is_slow().cmp(&two.is_slow());
                 if self.is_spread {
                     let elsewhere = |w: &usize| !owners.contains(&(*w as u32));
-                    slow.then(elsewhere(a).cmp(&elsewhere(b))).then(one.load_with(bytes).total_cmp(&two.load_with(bytes)))
+                    slow.then(elsewhere(a).cmp(&elsewhere(b)))
+                        .then(one.load_with(bytes).total_cmp(&two.load_with(bytes)))
                 } else {
                     slow.then(two.room().cmp(&one.room()))
                 }

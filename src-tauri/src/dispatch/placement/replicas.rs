@@ -42,8 +42,7 @@ impl Table<'_> {
     fn add_replicas(&self, wanted: usize, holders: &mut [usize], spare: &mut [u64], replicas: &mut [Vec<u32>]) {
         let weight = |worker: usize, spare: u64| (spare as f64 * self.desks[worker].pace) as u64;
         let entry = |worker: usize, spare: u64| (weight(worker, spare), spare, Reverse(worker));
-        let mut roomy: BinaryHeap<_> =
-            (0..spare.len()).filter(|w| spare[*w] > 0).map(|w| entry(w, spare[w])).collect();
+        let mut roomy: BinaryHeap<_> = (0..spare.len()).filter(|w| spare[*w] > 0).map(|w| entry(w, spare[w])).collect();
         let mut aside = Vec::new();
         for piece in self.wanting(wanted, holders) {
             let Piece { layer, owner, experts } = piece;
@@ -53,7 +52,8 @@ impl Table<'_> {
                 let Some((_, _, Reverse(worker))) = roomy.pop() else { break };
                 let kept = std::mem::take(&mut replicas[worker]);
                 rest.retain(|expert| {
-                    let takes = worker != owner && bytes <= spare[worker] && kept.binary_search(&(*expert as u32)).is_err();
+                    let takes =
+                        worker != owner && bytes <= spare[worker] && kept.binary_search(&(*expert as u32)).is_err();
                     if takes {
                         spare[worker] -= bytes;
                         holders[*expert] += 1;

@@ -114,7 +114,10 @@ fn what_unproven_workers_own_is_replicated_first_and_then_what_is_hot() {
     three[1].is_proven = false;
     // Room for one of the two other layers.
     let shares = place(&layers(3, 4, 10), &[], &three, &PAIRS);
-    assert_eq!((own(&shares), replicas(&shares)[2].as_str()), (vec!["0:0-3".into(), "1:0-3".into(), "2:0-3".into()], "1:0-3"));
+    assert_eq!(
+        (own(&shares), replicas(&shares)[2].as_str()),
+        (vec!["0:0-3".into(), "1:0-3".into(), "2:0-3".into()], "1:0-3")
+    );
     three[1].is_proven = true;
     three[2].memory_bytes = 60;
     let heat = [vec![1, 9, 1, 8], vec![1; 4], vec![2; 4]];
@@ -212,10 +215,17 @@ fn large(workers: usize) -> (Vec<LayerSize>, Vec<Capacity>) {
     (layers, fleet.collect())
 }
 
-fn timed<T>(what: impl FnOnce() -> T) -> (T, Duration) {
-    let start = std::time::Instant::now();
-    let done = what();
-    (done, start.elapsed())
+/// The result and the shortest of a few times: others may be at work on the machine.
+fn timed<T>(what: impl Fn() -> T) -> (T, Duration) {
+    let once = || {
+        let start = std::time::Instant::now();
+        (what(), start.elapsed())
+    };
+    let mut best = once();
+    for _ in 0..7 {
+        best.1 = best.1.min(once().1);
+    }
+    best
 }
 
 #[test]
