@@ -71,7 +71,15 @@ pub async fn live(world: Arc<World>, character: Character, mut dice: Dice) {
     }
 }
 
-/// What goes out, and when it arrives there; later frames never overtake earlier ones.
+/// Completes when the first of the frames is due.
+async fn next_due(due: &BTreeMap<(Instant, u64), Frame>) {
+    match due.first_key_value() {
+        Some(((at, _), _)) => sleep_until(*at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What goes out, and when it leaves.
 type Outbox = mpsc::Sender<(Instant, Frame)>;
 
 struct Session<'a> {
@@ -118,10 +126,20 @@ async fn session(world: &World, character: &Character, dice: &mut Dice, stock: &
     let book = world.books.open(Book::new(session_id, character.wallet, world.hidden()));
     let (out, mut outbox) = mpsc::channel::<(Instant, Frame)>(QUEUE_FRAMES);
     let writing = async move {
-        while let Some((due, frame)) = outbox.recv().await {
-            sleep_until(due).await;
-            if writer.send(&frame).await.is_err() {
-                return;
+        // By due time, and in the order of their sending where that is the same.
+        let mut due = BTreeMap::new();
+        for sent in 0u64.. {
+            tokio::select! {
+                frame = outbox.recv() => match frame {
+                    Some((at, frame)) => drop(due.insert((at, sent), frame)),
+                    None => return,
+                },
+                () = next_due(&due) => {
+                    let Some((_, frame)) = due.pop_first() else { continue };
+                    if writer.send(&frame).await.is_err() {
+                        return;
+                    }
+                }
             }
         }
     };

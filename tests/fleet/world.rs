@@ -218,6 +218,8 @@ pub async fn run(seed: u64, size: Size) -> Outcome {
     while let Some(done) = workers.join_next().await {
         done.unwrap();
     }
+    // Links that were cut at the very end are noticed by then.
+    sleep(Duration::from_secs(60)).await;
     assert!(remote.workers().is_empty(), "sessions of workers that are gone");
     stop.fire();
     timeout(Duration::from_secs(60), serving).await.expect("the listener ends with its sessions").unwrap();
