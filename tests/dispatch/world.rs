@@ -99,7 +99,10 @@ impl Backbone {
 
     pub async fn start_with(model: Arc<Model>, layers: Vec<u16>, floor: Duration) -> Self {
         let deadlines = DeadlineRule { floor, ceiling: floor, ..DeadlineRule::default() };
-        let config = RemoteConfig { deadlines, ..RemoteConfig::new(layers) };
+        Self::start_as(model, RemoteConfig { deadlines, ..RemoteConfig::new(layers) }).await
+    }
+
+    pub async fn start_as(model: Arc<Model>, config: RemoteConfig) -> Self {
         let remote = RemoteDispatch::new(Arc::clone(&model), kernel(), config).expect("a manifest");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let addr = listener.local_addr().expect("an address");
@@ -135,6 +138,16 @@ pub enum Conduct {
     Vanishes,
     CutsShort,
     Lies,
+    /// Answers a request that nobody made.
+    NamesAnother,
+    /// Answers with a value that is no number; float experts only.
+    NotANumber,
+    /// Says of every row that it does not fit its grid.
+    ClaimsRange,
+    /// Says of every row that it needs the float path.
+    ClaimsPoison,
+    /// Answers the first request twice and no other.
+    RepeatsTheFirst,
     AnswersTwice,
     AnswersLate(Duration),
 }
@@ -142,6 +155,8 @@ pub enum Conduct {
 /// Stands for a hub and its worker at the end of a plain connection.
 pub struct Puppet {
     pub verdicts: watch::Receiver<Vec<Verdict>>,
+    /// Of every request the time that it allows.
+    pub deadlines_ms: watch::Receiver<Vec<u32>>,
     task: JoinHandle<()>,
 }
 
@@ -152,6 +167,8 @@ struct Strings {
     kernel: Arc<dyn ExpertCompute>,
     conduct: Conduct,
     verdicts: watch::Sender<Vec<Verdict>>,
+    deadlines_ms: watch::Sender<Vec<u32>>,
+    first: Option<Frame>,
 }
 
 impl Puppet {
@@ -177,13 +194,20 @@ impl Puppet {
 
     /// Connects, offers and from then on does as it is told.
     pub async fn join(backbone: &Backbone, n: u8, conduct: Conduct) -> Self {
+        Self::join_with(backbone, n, conduct, 1 << 30).await
+    }
+
+    /// With room for so many bytes of experts.
+    pub async fn join_with(backbone: &Backbone, n: u8, conduct: Conduct, memory_bytes: u64) -> Self {
         let (reader, mut writer) = Self::open(backbone, n).await;
-        let offer = Offer { device: "puppet".into(), memory_bytes: 1 << 30, assignments_per_s: 1e4, wants: vec![] };
+        let offer = Offer { device: "puppet".into(), memory_bytes, assignments_per_s: 1e4, wants: vec![] };
         writer.send(&offer.frame().expect("a frame")).await.expect("sent");
         let (verdicts, seen) = watch::channel(Vec::new());
+        let (deadlines_ms, allowed) = watch::channel(Vec::new());
         let experts = ModelExperts::new(Arc::clone(&backbone.model));
-        let strings = Strings { reader, writer, experts, kernel: kernel(), conduct, verdicts };
-        Self { verdicts: seen, task: tokio::spawn(strings.dance()) }
+        let kernel = kernel();
+        let strings = Strings { reader, writer, experts, kernel, conduct, verdicts, deadlines_ms, first: None };
+        Self { verdicts: seen, deadlines_ms: allowed, task: tokio::spawn(strings.dance()) }
     }
 
     /// The first `n` verdicts, in the order of requests and parts.
@@ -224,8 +248,31 @@ impl Strings {
     }
 
     async fn respond(&mut self, frame: &Frame) {
+        let allowed = frame.body[4..8].first_chunk().map(|b| u32::from_le_bytes(*b)).expect("a deadline");
+        self.deadlines_ms.send_modify(|seen| seen.push(allowed));
         let answer = self.compute(frame);
         match self.conduct {
+            Conduct::NamesAnother => {
+                let header = Header { request: answer.header.request + 1000, ..answer.header };
+                self.send(&Frame::new(header, answer.body).expect("a frame")).await;
+            }
+            Conduct::NotANumber => {
+                let mut body = answer.body.to_vec();
+                let end = body.len();
+                body[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+                self.send(&Frame::new(answer.header, body).expect("a frame")).await;
+            }
+            Conduct::ClaimsRange | Conduct::ClaimsPoison => {
+                let status = if self.conduct == Conduct::ClaimsRange { 1 } else { 2 };
+                let mut body = vec![0; answer.body.len()];
+                let row_bytes = body.len() / frame.header.rows as usize;
+                body.iter_mut().step_by(row_bytes).for_each(|byte| *byte = status);
+                self.send(&Frame::new(answer.header, body).expect("a frame")).await;
+            }
+            Conduct::RepeatsTheFirst => {
+                let first = self.first.get_or_insert(answer).clone();
+                self.send(&first).await;
+            }
             Conduct::Silent | Conduct::Vanishes => {}
             Conduct::Honest => self.send(&answer).await,
             Conduct::Declines => {

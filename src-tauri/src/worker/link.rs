@@ -21,6 +21,8 @@ use crate::wire::handshake::HandshakeError;
 
 /// Close code for a session that a newer one of the same installation has replaced.
 const REPLACED: u16 = 4001;
+/// Close code for a message that is larger than any the hub takes.
+const OVERSIZE: u16 = 1009;
 /// Pause after a refusal that will not mend itself, and after being replaced.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// Longest pause that a hub may ask for.
@@ -150,7 +152,7 @@ fn pause_after(error: &SessionError, backoff: &mut Backoff) -> Duration {
     let bound = backoff.bound();
     match error {
         SessionError::Handshake(error) if !error.is_temporary() => LONG_PAUSE + jitter(bound),
-        SessionError::Socket(WsError::Closed { code: REPLACED, .. }) => LONG_PAUSE + jitter(bound),
+        SessionError::Socket(WsError::Closed { code: REPLACED | OVERSIZE, .. }) => LONG_PAUSE + jitter(bound),
         // The next lease would name such experts again.
         SessionError::Fetch(FetchError::Unusable { .. }) => LONG_PAUSE + jitter(bound),
         _ => jitter(bound),
@@ -188,8 +190,10 @@ mod tests {
         assert!(pause_after(&refused("unauthorised", None), &mut backoff) >= LONG_PAUSE);
         let forever = pause_after(&refused("busy", Some(u64::MAX)), &mut backoff);
         assert!((WISH_MAX..=WISH_MAX + Timers::default().backoff_max).contains(&forever));
-        let replaced = SessionError::Socket(WsError::Closed { code: REPLACED, reason: "replaced".into() });
-        assert!(pause_after(&replaced, &mut backoff) >= LONG_PAUSE);
+        for code in [REPLACED, OVERSIZE] {
+            let closed = SessionError::Socket(WsError::Closed { code, reason: "again is no better".into() });
+            assert!(pause_after(&closed, &mut backoff) >= LONG_PAUSE);
+        }
         assert!(
             pause_after(&SessionError::Closed, &mut Backoff::new(&Timers::default())) <= Duration::from_millis(250)
         );
