@@ -6,7 +6,8 @@ mod deadlines;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod hardware;
-mod world;
+mod puppet;
+pub mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use damage::Damage;
 use kvasir::dispatch::Dispatch as _;
 use kvasir::wire::control::{Control, ExpertGet};
 use kvasir::worker::{Phase, Source};
-use world::{Backbone, Conduct, Gate, Hub, Puppet, exact_model, float_model, kernel, local_sums, soon, step};
+use puppet::{Conduct, Puppet};
+use world::{Backbone, Gate, Hub, exact_model, float_model, kernel, local_sums, soon, step};
 
 /// A deadline that a test can afford to miss.
 const SHORT: Duration = Duration::from_millis(100);

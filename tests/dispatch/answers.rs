@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use kvasir::dispatch::{Dispatch as _, DispatchError, RemoteConfig};
-use kvasir::model::Manifest;
 
 use super::SHORT;
-use super::world::{Backbone, Conduct, Puppet, exact_model, float_model, local_sums, soon, step};
+use super::puppet::{Conduct, Puppet};
+use super::world::{Backbone, exact_model, float_model, local_sums, soon, step};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_float_that_is_no_number_is_refused_when_it_comes() {
@@ -35,8 +35,6 @@ async fn the_answer_to_the_step_before_is_nobodys_and_is_not_used() {
 
 /// Room for half of a layer.
 fn half_a_layer(backbone: &Backbone) -> u64 {
-    let manifest = Manifest::of(&backbone.model).expect("a manifest");
-    let _ = manifest;
     let expert = &backbone.model.weights.layers[1].experts[0];
     8 * (expert.gate.data.len() + expert.up.data.len() + expert.down.data.len()) as u64
 }

@@ -6,7 +6,8 @@ use kvasir::dispatch::estimate::{Estimate, Load};
 use kvasir::dispatch::exact::Shape;
 use kvasir::dispatch::{DeadlineRule, Dispatch as _, RemoteConfig};
 
-use super::world::{Backbone, Conduct, Puppet, exact_model, local_sums, soon, step};
+use super::puppet::{Conduct, Puppet};
+use super::world::{Backbone, exact_model, local_sums, soon, step};
 
 /// What a busy machine may add.
 const BUSY: Duration = Duration::from_secs(5);

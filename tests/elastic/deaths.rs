@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use kvasir::demo::Death;
-use kvasir::demo::network::{Network, Waits};
+use kvasir::demo::network::Network;
 
-use super::world::{BUSY, Stream, Trap, hardware, soon, until};
+use super::world::{BUSY, Stream, Trap, allowing, hardware, patient, soon, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_killed_mid_request_at_every_layer_in_turn_changes_no_bit_and_is_not_paid_for_it() {
     let (trap, workers, mut caught) = Trap::new(2);
-    let mut stream = Stream::start(workers, Waits::default()).await;
+    let mut stream = Stream::start(workers, patient()).await;
     stream.steps(2).await;
     for layer in 0..4 {
         trap.set(layer);
@@ -38,7 +38,7 @@ async fn a_worker_killed_mid_request_at_every_layer_in_turn_changes_no_bit_and_i
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_goes_dark_mid_request_costs_one_deadline_and_no_bit() {
     let (trap, workers, mut caught) = Trap::new(2);
-    let mut stream = Stream::start(workers, Waits::default()).await;
+    let mut stream = Stream::start(workers, allowing(Duration::from_secs(1))).await;
     stream.steps(2).await;
     trap.set(1);
     let darken = async |network: &mut Network| {
@@ -59,7 +59,7 @@ async fn a_worker_that_goes_dark_mid_request_costs_one_deadline_and_no_bit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_the_last_holder_dies_the_backbone_goes_on_alone_until_somebody_comes_back() {
-    let mut stream = Stream::start(vec![hardware()], Waits::default()).await;
+    let mut stream = Stream::start(vec![hardware()], patient()).await;
     stream.steps(2).await;
     assert_eq!(stream.network.dispatch.counts().assignments_local, 0);
     stream.network.kill(0, Death::Closed);

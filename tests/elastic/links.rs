@@ -2,22 +2,23 @@
 
 use std::time::Duration;
 
+use kvasir::demo::Death;
 use kvasir::demo::network::Waits;
 use kvasir::hub::HubTiming;
 use kvasir::net::ws::Ping;
 
-use super::world::{BUSY, Stream, hardware, soon, until};
+use super::world::{BUSY, Stream, allowing, hardware, patient, soon, until};
 use crate::support::fault_proxy::{FaultProxy, Faults};
 
-/// Waits with a hub that pings this often when nothing comes.
-fn pinging(every: Duration) -> Waits {
-    let hub = HubTiming { ping: Ping { every, ..Ping::hub() }, ..HubTiming::default() };
-    Waits { hub, ..Waits::default() }
+/// Waits with a hub that pings this often when nothing comes, and gives up after so many pings.
+fn pinging(every: Duration, strikes: u32) -> Waits {
+    let hub = HubTiming { ping: Ping { every, strikes, ..Ping::hub() }, ..HubTiming::default() };
+    Waits { hub, ..allowing(Duration::from_secs(1)) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_half_open_worker_costs_one_deadline_and_is_evicted_after_three_pings_without_a_trace() {
-    let mut stream = Stream::start(vec![hardware()], pinging(Duration::from_millis(400))).await;
+    let mut stream = Stream::start(vec![hardware()], pinging(Duration::from_millis(500), 3)).await;
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let line = FaultProxy::before(stream.network.gateway()).await;
     let worker = stream.network.add_worker(hardware(), line.addr).await.expect("a worker");
@@ -36,7 +37,7 @@ async fn a_half_open_worker_costs_one_deadline_and_is_evicted_after_three_pings_
     assert!(slowest < deadline + BUSY, "{slowest:?} for a deadline of {deadline:?}");
 
     until(|| stream.sessions() == 1).await;
-    stream.network.kill(worker, kvasir::demo::Death::Closed);
+    stream.network.kill(worker, Death::Closed);
     drop(line);
     until(|| tokio::runtime::Handle::current().metrics().num_alive_tasks() <= tasks).await;
     stream.steps(2).await;
@@ -45,7 +46,7 @@ async fn a_half_open_worker_costs_one_deadline_and_is_evicted_after_three_pings_
 
 /// Lets a worker idle behind a proxy that cuts idle links, for `lasts`; gives the links that it needed.
 async fn idle(ping: Duration, limit: Duration, lasts: Duration) -> usize {
-    let mut stream = Stream::start(vec![], pinging(ping)).await;
+    let mut stream = Stream::start(vec![], pinging(ping, 100)).await;
     let line = FaultProxy::with(stream.network.gateway(), Faults { idle_limit: Some(limit) }).await;
     stream.network.add_worker(hardware(), line.addr).await.expect("a worker");
     stream.ready(1).await;
@@ -71,10 +72,10 @@ async fn idle(ping: Duration, limit: Duration, lasts: Duration) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pings_keep_a_link_behind_a_proxy_that_cuts_idle_ones_and_without_them_it_is_made_again() {
-    let limit = Duration::from_millis(1000);
+    let limit = Duration::from_millis(1500);
     let (with, without) = tokio::join!(
-        idle(Duration::from_millis(200), limit, Duration::from_secs(3)),
-        idle(Duration::from_secs(30), limit, Duration::from_secs(3)),
+        idle(Duration::from_millis(200), limit, Duration::from_secs(4)),
+        idle(Duration::from_secs(30), limit, Duration::from_secs(4)),
     );
     assert_eq!(with, 1, "no reconnect");
     // Each link lives for the limit at least, so there is no more than one per kill.
@@ -83,7 +84,7 @@ async fn pings_keep_a_link_behind_a_proxy_that_cuts_idle_ones_and_without_them_i
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reset_and_a_damaged_byte_cost_a_link_and_no_token() {
-    let mut stream = Stream::start(vec![hardware()], Waits::default()).await;
+    let mut stream = Stream::start(vec![hardware()], patient()).await;
     let line = FaultProxy::before(stream.network.gateway()).await;
     stream.network.add_worker(hardware(), line.addr).await.expect("a worker");
     until(|| stream.sessions() == 2).await;

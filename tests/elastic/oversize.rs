@@ -58,9 +58,9 @@ async fn a_hostile_message_of_17_mib_is_closed_with_1009_and_costs_no_memory() {
         std::fs::read_to_string(dir.path().join("kvasir-state/gateway/trial-ca.pem")).expect("the authority's file");
     let trust = tls::client_config_from_pem(&ca).expect("an authority");
     let url = format!("wss://{}/v1/worker", servers.public);
-    let roomy = WsConfig { message_bytes_max: 32 << 20, ..WsConfig::worker() };
     let processes = [servers.gateway.id(), servers.hub.id()];
     let hostile = async || {
+        let roomy = WsConfig { message_bytes_max: 32 << 20, ..WsConfig::worker() };
         let mut link = soon(WsStream::connect(&url, Arc::clone(&trust), roomy)).await.expect("an upgrade");
         soon(link.recv()).await.expect("a hello").expect("a hello");
         // The close may come before all of it has left.

@@ -1,13 +1,14 @@
 //! An installation that connects again, and workers of different keys that hold the same experts.
 
-use kvasir::demo::Death;
-use kvasir::demo::network::Waits;
+use std::time::Duration;
 
-use super::world::{Stream, hardware, until};
+use kvasir::demo::Death;
+
+use super::world::{Stream, allowing, hardware, patient, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_installation_that_connects_again_replaces_its_silent_self_and_leaves_no_ghost() {
-    let mut stream = Stream::start(vec![hardware(), hardware()], Waits::default()).await;
+    let mut stream = Stream::start(vec![hardware(), hardware()], allowing(Duration::from_secs(1))).await;
     stream.steps(3).await;
     let sessions = |stream: &Stream| {
         let workers = stream.network.dispatch.workers();
@@ -29,7 +30,7 @@ async fn an_installation_that_connects_again_replaces_its_silent_self_and_leaves
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_keys_on_one_slice_either_may_die() {
-    let mut stream = Stream::start(vec![hardware(), hardware()], Waits::default()).await;
+    let mut stream = Stream::start(vec![hardware(), hardware()], patient()).await;
     for victim in [0, 1] {
         stream.steps(2).await;
         stream.network.kill(victim, Death::Closed);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kvasir::backbone::Backbone;
 use kvasir::demo::decode::Decode;
 use kvasir::demo::network::{Network, NetworkOptions, Waits};
-use kvasir::dispatch::{LocalDispatch, Mode};
+use kvasir::dispatch::{DeadlineRule, LocalDispatch, Mode};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute, ExpertSource, KernelError};
 use kvasir::model::{self, Model};
 use kvasir::wire::work::{Dispatch, Partials};
@@ -30,6 +30,16 @@ pub async fn until(mut holds: impl FnMut() -> bool) {
         }
     })
     .await;
+}
+
+/// Waits in which no worker is given less time than `floor`.
+pub fn allowing(floor: Duration) -> Waits {
+    Waits { deadlines: DeadlineRule { floor, ..DeadlineRule::default() }, ..Waits::default() }
+}
+
+/// Waits in which only a dead worker is late, however busy the machine is.
+pub fn patient() -> Waits {
+    allowing(Duration::from_secs(20))
 }
 
 pub fn kernel() -> Arc<dyn ExpertCompute> {
@@ -89,17 +99,18 @@ impl Stream {
 
     /// The same while something is done to the network.
     pub async fn step_beside<T>(&mut self, deed: impl AsyncFnOnce(&mut Network) -> T) -> (Duration, T) {
-        let expected = self.local.step(&self.input).await.expect("a local step");
+        let Self { network, local, remote, input } = self;
+        let expected = local.step(input).await.expect("a local step");
         let start = Instant::now();
-        let remote = async {
-            let logits = self.remote.step(&self.input).await.expect("no failure of a worker is one of the stream");
+        let step = async {
+            let logits = remote.step(input).await.expect("no failure of a worker is one of the stream");
             (logits, start.elapsed())
         };
-        let ((got, took), done) = soon(async { tokio::join!(remote, deed(&mut self.network)) }).await;
+        let ((got, took), done) = soon(async { tokio::join!(step, deed(network)) }).await;
         let same = |(a, b): (&[f32], &[f32])| a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits());
-        let token = self.local.tokens.len();
+        let token = local.tokens.len();
         assert!(expected.iter().zip(got.iter()).all(same), "the logits of token {token} differ from the local ones");
-        self.input = self.local.tokens[token - 1..].to_vec();
+        *input = local.tokens[token - 1..].to_vec();
         (took, done)
     }
 

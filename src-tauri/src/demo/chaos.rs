@@ -19,7 +19,7 @@ const WITHIN: Duration = Duration::from_millis(8);
 /// Every how many deaths one is a line that goes dark; such a death costs a deadline.
 const DARK_EVERY: u64 = 4;
 /// Longest wait until those who were started again serve.
-const BACK: Duration = Duration::from_secs(20);
+const BACK: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub(super) struct Chaos {

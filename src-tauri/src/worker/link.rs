@@ -13,6 +13,7 @@ use super::equipment::Equipment;
 use super::fetch::FetchError;
 use super::hardware::Hardware;
 use super::session::{self, SessionError};
+use super::slept::slept;
 use super::status::Phase;
 use super::{Timers, Worker, join};
 use crate::net::ws::WsError;
@@ -37,6 +38,8 @@ pub(super) enum Ended {
     GoAway(Duration),
     /// There is other hardware to use.
     Changed,
+    /// The machine slept.
+    Slept,
     /// The hardware went away.
     Lost(String),
 }
@@ -105,6 +108,7 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
                 }
                 Err(error) => Err(error),
             },
+            () = slept(&*worker.config.clock, timers.look) => Ok(Ended::Slept),
             () = shutdown.wait() => Ok(Ended::Stopped),
         };
         worker.status.unleased();
@@ -119,6 +123,10 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
                 (pause, "the hub is going away".to_owned())
             }
             Ok(Ended::Changed) => continue,
+            Ok(Ended::Slept) => {
+                info!("the machine slept; connecting anew");
+                continue;
+            }
             Ok(Ended::Lost(reason)) => {
                 warn!(reason, "hardware lost");
                 worker.library.clear();
