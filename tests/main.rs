@@ -5,6 +5,7 @@ mod allocation;
 mod api;
 mod demo;
 mod dispatch;
+mod elastic;
 mod engine;
 mod exact;
 mod fleet;

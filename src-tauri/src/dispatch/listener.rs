@@ -228,8 +228,10 @@ impl Shared {
             Kind::Decline => session.inflight.decline(frame.header.request, Decline::read(&frame)?.reason),
             kind => return self.take_control(session, kind, &frame, gets),
         };
-        if delivery == Delivery::Unasked {
-            Counters::add(&self.counters.refused, 1);
+        match delivery {
+            Delivery::Taken => {}
+            Delivery::Late => session.came_late(),
+            Delivery::Unasked => Counters::add(&self.counters.refused, 1),
         }
         Ok(false)
     }

@@ -294,7 +294,7 @@ impl Shared {
 
         let mut failed_rows = BTreeSet::new();
         for request in &round.requests {
-            self.count_failure(request.failure);
+            self.count_failure(request);
             for Asked { part, partials, .. } in &request.asked {
                 let Some(partials) = partials else { continue };
                 open.add(part, partials)?;
@@ -351,9 +351,13 @@ impl Shared {
         Ok(())
     }
 
-    fn count_failure(&self, failure: Option<Failure>) {
-        let counter = match failure {
-            Some(Failure::Late) => &self.counters.late,
+    fn count_failure(&self, request: &Request) {
+        let counter = match request.failure {
+            Some(Failure::Late) => {
+                let allowed_us = u64::try_from(request.allowed().as_micros()).unwrap_or(u64::MAX);
+                Counters::raise(&self.counters.late_us_max, allowed_us);
+                &self.counters.late
+            }
             Some(Failure::Declined) => &self.counters.declined,
             Some(Failure::Lost) => &self.counters.lost,
             None => return,

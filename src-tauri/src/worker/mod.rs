@@ -20,6 +20,7 @@ mod pipe;
 mod receipts;
 mod serve;
 mod session;
+mod slept;
 mod slices;
 mod status;
 
@@ -62,6 +63,8 @@ pub struct Timers {
     pub backoff_max: Duration,
     /// A link that lived this long was a good one: the pauses start over.
     pub healthy: Duration,
+    /// Between two looks at the clocks, for whether the machine slept.
+    pub look: Duration,
     /// Longest wait for one piece of an expert.
     pub chunk: Duration,
     /// How long requests under way are still answered when the worker stops.
@@ -77,6 +80,7 @@ impl Default for Timers {
             backoff_first: Duration::from_millis(250),
             backoff_max: Duration::from_secs(30),
             healthy: Duration::from_secs(10),
+            look: Duration::from_secs(1),
             chunk: Duration::from_secs(30),
             drain: Duration::from_secs(1),
             moving: Duration::from_secs(10),

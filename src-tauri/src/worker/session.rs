@@ -173,6 +173,7 @@ fn farewell(ended: &Ended, timers: &Timers) -> (&'static str, Duration) {
         Ended::GoAway(_) => ("moving", timers.moving),
         Ended::Changed => ("changing hardware", timers.moving),
         Ended::Lost(_) => ("hardware lost", timers.moving),
+        Ended::Slept => ("slept", timers.drain),
     }
 }
 
