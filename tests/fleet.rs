@@ -8,6 +8,7 @@
 
 mod books;
 mod dice;
+mod lies;
 mod worker;
 mod world;
 

@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::books::Book;
 use super::dice::Dice;
+use super::lies::{Lie, draw};
 use super::world::World;
 
 /// Bytes on the way in one direction; less than an answer, so that a cut link may end within a frame.
@@ -380,33 +381,24 @@ impl Session<'_> {
             });
         }
         self.world.lies.fetch_add(1, Relaxed);
-        let frame = |header, body: Vec<u8>| Frame::new(header, body).unwrap();
-        let Frame { header, body } = answers[0].clone();
-        let lie = match self.dice.below(7) {
-            0 => return true,
-            1 => {
+        let passes = match draw(self.dice, &answers[0]) {
+            Lie::Silence => true,
+            Lie::Refusal => {
                 self.send(Decline { reason: "paused".into() }.reply(request).unwrap(), after);
                 return book.declined(request);
             }
-            2 => frame(header, body[..body.len() - 1].to_vec()),
-            3 => frame(Header { request: request + 1_000_000, ..header }, body.to_vec()),
-            4 => frame(Header { part: header.part + 1, parts: header.parts + 1, ..header }, body.to_vec()),
-            5 => {
-                // A value that no sum of legal outputs reaches.
-                let mut body = body.to_vec();
-                body[1..5].copy_from_slice(&i32::MAX.to_le_bytes());
-                frame(header, body)
-            }
-            _ => {
-                // Right, and then once more.
-                let passes = book.answered(&header, true);
+            Lie::Twice => {
+                assert!(book.answered(&answers[0].header, true));
                 self.send(answers[0].clone(), after);
-                assert!(passes);
-                answers[0].clone()
+                self.send(answers[0].clone(), after);
+                book.answered(&answers[0].header, false)
+            }
+            Lie::Wrong(frame) => {
+                let passes = book.answered(&frame.header, false);
+                self.send(frame, after);
+                passes
             }
         };
-        let passes = book.answered(&lie.header, false);
-        self.send(lie, after);
         // A hub as strict as ours ends the session; a lax one leaves the lie to the backbone.
         passes || self.dice.happens(500)
     }
