@@ -40,6 +40,8 @@ pub struct Capacity {
     pub memory_bytes: u64,
     /// Layers it would rather hold; empty = any.
     pub wants: Vec<u16>,
+    /// Layers that it must not hold.
+    pub barred: Vec<u16>,
     /// Assignments per second.
     pub assignments_per_s: f64,
     /// Time that a request and its answer travel.

@@ -92,6 +92,7 @@ impl Member {
         Some(Capacity {
             memory_bytes: offer.memory_bytes,
             wants: offer.wants.clone(),
+            barred: Vec::new(),
             assignments_per_s,
             round_trip,
             is_proven: answers >= PROVEN_ANSWERS && self.session.may_be_asked(now),

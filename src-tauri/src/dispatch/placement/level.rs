@@ -69,6 +69,9 @@ impl Table<'_> {
             let mut best: Option<((bool, bool, f64), usize, Vec<usize>, u64)> = None;
             for layer in self.hot_first.iter().copied() {
                 let size = self.layers[layer];
+                if !desk.may_hold(size.layer) {
+                    continue;
+                }
                 for (owner, experts) in self.pieces(layer) {
                     let bytes = experts.len() as u64 * size.expert_bytes;
                     let (excess, moving) = (self.desks[owner].excess(), self.moving(layer, &experts, worker));
@@ -93,7 +96,8 @@ impl Table<'_> {
 
     /// Takes over experts of one layer from those of its owners with the most to do, and of another while it lacks.
     fn take_experts(&mut self, worker: usize, aim: f64, budget: &mut Budget, pressures: &mut [f64]) {
-        let mut open: Vec<usize> = (0..self.layers.len()).collect();
+        let may_hold = |layer: &usize| self.desks[worker].may_hold(self.layers[*layer].layer);
+        let mut open: Vec<usize> = (0..self.layers.len()).filter(may_hold).collect();
         while (self.desks[worker].own as f64) < aim {
             let better = |a: &usize, b: &usize| {
                 let wants = |layer: &usize| self.desks[worker].wants(self.layers[*layer].layer);
@@ -158,7 +162,10 @@ impl Table<'_> {
         let limit = self.desks[owner].load().min(FAR_ABOVE);
         let takes = |w: &usize| {
             let desk = &self.desks[*w];
-            *w != owner && desk.room() >= bytes && desk.load_with(bytes) < limit
+            *w != owner
+                && desk.may_hold(self.layers[layer].layer)
+                && desk.room() >= bytes
+                && desk.load_with(bytes) < limit
         };
         let key = |w: &usize| (self.moving(layer, piece, *w) > 0, self.desks[*w].load_with(bytes));
         let better = |a: &usize, b: &usize| {

@@ -13,7 +13,8 @@ impl Table<'_> {
             (0..self.layers.len()).flat_map(|layer| self.experts(layer).map(move |_| layer as u32)).collect();
         for worker in 0..self.desks.len() {
             let desk = &self.desks[worker];
-            let own = desk.capacity.own.iter().filter_map(|id| self.numbering.get(id));
+            let own = desk.capacity.own.iter().filter(|id| desk.may_hold(id.layer));
+            let own = own.filter_map(|id| self.numbering.get(id));
             let mut kept: Vec<usize> =
                 own.filter(|expert| self.owner[*expert] == NOBODY && desk.holds(*expert)).collect();
             let layer = |expert: usize| layer_of[expert] as usize;
@@ -40,6 +41,8 @@ impl Table<'_> {
             let by_load = one.load().total_cmp(&two.load());
             one.is_slow().cmp(&two.is_slow()).then(b_count.cmp(a_count)).then(by_load)
         });
+        let number = self.layers[layer].layer;
+        holders.retain(|(worker, _)| self.desks[*worker as usize].may_hold(number));
         for (worker, _) in holders {
             for expert in &orphans {
                 let is_free = self.owner[*expert] == NOBODY && self.holders(*expert).contains(&worker);
@@ -77,6 +80,7 @@ impl Table<'_> {
                 let takes = |w: &usize| {
                     let desk = &self.desks[*w];
                     !desk.is_slow()
+                        && desk.may_hold(size.layer)
                         && desk.room() >= bytes
                         && (!wished || desk.wants(size.layer) && desk.excess() < 0.0)
                 };
@@ -115,7 +119,10 @@ impl Table<'_> {
         for worker in order {
             let desk = &self.desks[worker];
             let lack = (-desk.excess()).min(desk.room() as f64);
-            let fits = |layer: &usize| open[*layer] > 0.0 && lack >= self.layers[*layer].expert_bytes as f64;
+            let may_hold = |layer: &usize| desk.may_hold(self.layers[*layer].layer);
+            let fits = |layer: &usize| {
+                open[*layer] > 0.0 && may_hold(layer) && lack >= self.layers[*layer].expert_bytes as f64
+            };
             let better = |a: &usize, b: &usize| {
                 let wants = |layer: &usize| desk.wants(self.layers[*layer].layer);
                 wants(a).cmp(&wants(b)).then(open[*a].total_cmp(&open[*b])).then(b.cmp(a))
@@ -156,7 +163,8 @@ impl Table<'_> {
         let piece = missing.len().div_ceil(sharing.max(1));
         let mut rest = &missing[..];
         while !rest.is_empty() {
-            let fits = |w: &usize| self.desks[*w].room() >= bytes;
+            let number = self.layers[layer].layer;
+            let fits = |w: &usize| self.desks[*w].room() >= bytes && self.desks[*w].may_hold(number);
             let better = |a: &usize, b: &usize| {
                 let (one, two) = (&self.desks[*a], &self.desks[*b]);
                 let slow = one.is_slow().cmp(&two.is_slow());

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::LayerSize;
 use super::table::{NOBODY, Table};
 
 /// Experts of one owner in one layer that want another holder.
@@ -19,15 +20,17 @@ impl Table<'_> {
         let mut spare: Vec<u64> = self.desks.iter().map(|desk| desk.room()).collect();
         let mut holders: Vec<usize> = self.owner.iter().map(|owner| usize::from(*owner != NOBODY)).collect();
         let mut replicas: Vec<Vec<u32>> = self.desks.iter().map(|_| Vec::new()).collect();
-        let bytes_of: Vec<u64> = self.layers.iter().flat_map(|s| (0..s.experts).map(|_| s.expert_bytes)).collect();
+        let size_of: Vec<&LayerSize> = self.layers.iter().flat_map(|s| (0..s.experts).map(move |_| s)).collect();
         let mut order: Vec<usize> = (0..self.desks.len()).collect();
         order.sort_by(|a, b| self.desks[*b].pace.total_cmp(&self.desks[*a].pace));
         for worker in order {
             for expert in self.desks[worker].held.iter().map(|expert| *expert as usize) {
                 let is_owned = self.owner[expert] != NOBODY && self.owner[expert] != worker as u32;
-                if is_owned && holders[expert] < holders_max && bytes_of[expert] <= spare[worker] {
+                let LayerSize { layer, expert_bytes, .. } = *size_of[expert];
+                let fits = expert_bytes <= spare[worker] && self.desks[worker].may_hold(layer);
+                if is_owned && holders[expert] < holders_max && fits {
                     holders[expert] += 1;
-                    spare[worker] -= bytes_of[expert];
+                    spare[worker] -= expert_bytes;
                     replicas[worker].push(expert as u32);
                 }
             }
@@ -50,10 +53,13 @@ impl Table<'_> {
             let mut rest = experts;
             while !rest.is_empty() {
                 let Some((_, _, Reverse(worker))) = roomy.pop() else { break };
+                let may_hold = self.desks[worker].may_hold(self.layers[layer].layer);
                 let kept = std::mem::take(&mut replicas[worker]);
                 rest.retain(|expert| {
-                    let takes =
-                        worker != owner && bytes <= spare[worker] && kept.binary_search(&(*expert as u32)).is_err();
+                    let takes = may_hold
+                        && worker != owner
+                        && bytes <= spare[worker]
+                        && kept.binary_search(&(*expert as u32)).is_err();
                     if takes {
                         spare[worker] -= bytes;
                         holders[*expert] += 1;

@@ -54,6 +54,10 @@ impl Desk<'_> {
         self.capacity.wants.contains(&layer)
     }
 
+    pub fn may_hold(&self, layer: u16) -> bool {
+        !self.capacity.barred.contains(&layer)
+    }
+
     pub fn holds(&self, expert: usize) -> bool {
         self.held.binary_search(&(expert as u32)).is_ok()
     }

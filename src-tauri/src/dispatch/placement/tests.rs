@@ -18,6 +18,7 @@ fn worker(memory_bytes: u64) -> Capacity {
     Capacity {
         memory_bytes,
         wants: vec![],
+        barred: vec![],
         assignments_per_s: 1e4,
         round_trip: Duration::from_millis(20),
         is_proven: true,
@@ -90,6 +91,20 @@ fn more_workers_than_experts_own_one_each_as_far_as_they_go() {
     let shares = place(&layers(1, 8, 10), &[], &workers(&[1000; 20]), &PAIRS);
     assert_eq!(shares.iter().map(|share| share.own.len()).max(), Some(1));
     assert_eq!(owned(&shares), 8);
+}
+
+#[test]
+fn nobody_holds_a_layer_that_is_barred_to_it() {
+    let mut three = workers(&[1000, 1000, 1000]);
+    (three[1].barred, three[2].barred) = (vec![0], vec![0, 1]);
+    for layers in [layers(2, 4, 10), layers(3, 4, 10)] {
+        let shares = place(&layers, &[], &three, &PAIRS);
+        let all = |share: &Share| share.own.iter().chain(share.replicas.iter()).collect::<Vec<_>>();
+        assert_eq!(owned(&shares), layers.len() * 4);
+        for (share, worker) in shares.iter().zip(&three) {
+            assert!(all(share).iter().all(|id| !worker.barred.contains(&id.layer)));
+        }
+    }
 }
 
 #[test]
