@@ -9,6 +9,7 @@
 mod books;
 mod dice;
 mod lies;
+mod requests;
 mod worker;
 mod world;
 

@@ -7,8 +7,8 @@ use kvasir::hub::{Judgement, Outstanding, Tally};
 use kvasir::ledger::settle::{Cursor, settle};
 use kvasir::ledger::{Meter, Rate};
 use kvasir::types::{PublicKey, SessionId};
-use kvasir::wire::Header;
 use kvasir::wire::control::Verdict;
+use kvasir::wire::{Header, Kind};
 
 /// Parts that a hub lets a session owe.
 const OPEN_PARTS: usize = 1024;
@@ -30,15 +30,17 @@ impl Book {
         Self { session, wallet, hidden, table, tally, earned: BTreeMap::new() }
     }
 
-    /// The backbone asks for a part.
+    /// The backbone asks for a part, as work or as a challenge.
     pub fn asked(&mut self, header: &Header) {
-        self.table.sent(header).expect("a part that is new, and not too many of them");
+        let is_new =
+            if header.kind == Kind::Challenge { self.table.challenged(header) } else { self.table.sent(header) };
+        is_new.expect("a part that is new, and not too many of them");
     }
 
     /// The worker answers a part; whether a hub lets that through.
     pub fn answered(&mut self, header: &Header, is_right: bool) -> bool {
         let passes = self.table.answered(header).is_ok();
-        if passes && is_right {
+        if passes && is_right && header.kind == Kind::Partials {
             self.earned.insert((header.request, header.part), header.assignments);
         }
         passes

@@ -9,18 +9,16 @@ use kvasir::net::framed::{self, FramedReader};
 use kvasir::types::{ExpertId, Hex, PublicKey};
 use kvasir::wire::chunk::{CHUNK_BYTES_MAX, ExpertChunk};
 use kvasir::wire::control::{
-    BackboneHello, Control, Decline, ExpertGet, Lease, Offer, Pause, Release, Resume, SessionClosed, SessionOpen,
-    SliceReady, Verdict,
+    BackboneHello, Control, ExpertGet, Lease, Offer, Pause, Release, Resume, SessionClosed, SessionOpen, SliceReady,
+    Verdict,
 };
-use kvasir::wire::work::Dispatch;
-use kvasir::wire::{Frame, Header, Kind, Slice};
+use kvasir::wire::{Frame, Kind, Slice};
 use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::books::Book;
 use super::dice::Dice;
-use super::lies::{Lie, draw};
 use super::world::World;
 
 /// Bytes on the way in one direction; less than an answer, so that a cut link may end within a frame.
@@ -81,28 +79,30 @@ async fn next_due(due: &BTreeMap<(Instant, u64), Frame>) {
 }
 
 /// What goes out, and when it leaves.
-type Outbox = mpsc::Sender<(Instant, Frame)>;
+pub type Outbox = mpsc::Sender<(Instant, Frame)>;
 
-struct Session<'a> {
-    world: &'a World,
-    character: &'a Character,
-    dice: &'a mut Dice,
-    book: Arc<Mutex<Book>>,
-    out: Outbox,
+/// A session under way.
+pub struct Session<'a> {
+    pub world: &'a World,
+    pub character: &'a Character,
+    pub dice: &'a mut Dice,
+    pub book: Arc<Mutex<Book>>,
+    pub out: Outbox,
     /// Experts that are here.
-    stock: &'a mut BTreeSet<ExpertId>,
+    pub stock: &'a mut BTreeSet<ExpertId>,
     /// What may still be asked for although it was given back, and until when.
-    leaving: Vec<(Instant, Slice)>,
-    leases: BTreeMap<u32, Slice>,
+    pub leaving: Vec<(Instant, Slice)>,
+    pub leases: BTreeMap<u32, Slice>,
     /// A lease for which there was no room.
-    outdated: Option<Lease>,
+    pub outdated: Option<Lease>,
     /// The lease that is not ready yet.
-    coming: Option<(u32, VecDeque<ExpertId>)>,
-    gets: BTreeMap<u64, (ExpertId, Vec<u8>)>,
-    next_get: u64,
-    parts: BTreeMap<u64, Vec<Frame>>,
-    room: usize,
-    is_paused: bool,
+    pub coming: Option<(u32, VecDeque<ExpertId>)>,
+    pub gets: BTreeMap<u64, (ExpertId, Vec<u8>)>,
+    pub next_get: u64,
+    pub parts: BTreeMap<u64, Vec<Frame>>,
+    pub room: usize,
+    pub is_paused: bool,
+    pub is_caught: bool,
 }
 
 async fn session(world: &World, character: &Character, dice: &mut Dice, stock: &mut BTreeSet<ExpertId>) -> Ended {
@@ -160,6 +160,7 @@ async fn session(world: &World, character: &Character, dice: &mut Dice, stock: &
         parts: BTreeMap::new(),
         room: character.room,
         is_paused: false,
+        is_caught: false,
     };
     session.say(&opening);
     session.offer();
@@ -176,7 +177,11 @@ impl Session<'_> {
         loop {
             tokio::select! {
                 frame = reader.recv() => match frame {
-                    Ok(Some(frame)) => if !self.act(frame) { return self.close(reader).await },
+                    Ok(Some(frame)) => if !self.act(frame) {
+                        let ended = self.close(reader).await;
+                        // Whoever was caught is let in no more.
+                        return if self.is_caught { Ended::Over } else { ended };
+                    },
                     _ => return Ended::Cut,
                 },
                 () = &mut whim => {
@@ -209,7 +214,7 @@ impl Session<'_> {
     }
 
     /// Queues a frame; on a link this far behind it is lost with the link.
-    fn send(&self, frame: Frame, after: Duration) {
+    pub fn send(&self, frame: Frame, after: Duration) {
         let _ = self.out.try_send((Instant::now() + after, frame));
     }
 
@@ -263,7 +268,13 @@ impl Session<'_> {
             Kind::Lease => self.lease(&Lease::read(&frame).unwrap()),
             Kind::ExpertChunk => self.chunk(&frame),
             Kind::Verdict => self.judged(&frame),
-            Kind::Dispatch => return self.asked(frame),
+            Kind::Dispatch | Kind::Challenge => return self.asked(frame),
+            Kind::Quarantine => {
+                assert!(self.character.lies > 0, "an honest worker was caught");
+                self.world.caught.fetch_add(1, Relaxed);
+                self.is_caught = true;
+                return false;
+            }
             other => panic!("a worker never gets {other:?}"),
         }
         true
@@ -325,81 +336,5 @@ impl Session<'_> {
         assert_eq!(self.world.digest(id), blake3::hash(&bytes), "{id:?}");
         self.stock.insert(id);
         self.fetch();
-    }
-
-    /// Collects a request's parts and answers; `false` when a hub would end the session.
-    fn asked(&mut self, frame: Frame) -> bool {
-        let header = frame.header;
-        self.book.lock().expect("no panic").asked(&header);
-        let parts = self.parts.entry(header.request).or_default();
-        parts.push(frame);
-        if parts.len() < usize::from(header.parts) {
-            return true;
-        }
-        let parts = self.parts.remove(&header.request).unwrap();
-        let hidden = self.world.hidden() as usize;
-        let requests: Vec<Dispatch> =
-            parts.iter().map(|part| Dispatch::decode(&part.header, &part.body, hidden).unwrap()).collect();
-        self.leaving.retain(|(until, _)| *until > Instant::now());
-        for assignment in requests.iter().flat_map(|request| &request.assignments) {
-            let id = ExpertId { layer: header.layer, expert: assignment.expert };
-            let is_here = self.stock.contains(&id) || self.leaving.iter().any(|(_, slice)| slice.contains(id));
-            if !is_here || !self.leases.contains_key(&requests[0].lease) {
-                self.world.unheld.fetch_add(1, Relaxed);
-                let decline = Decline { reason: "lease".into() };
-                self.send(decline.reply(header.request).unwrap(), self.character.round_trip / 2);
-                return self.book.lock().expect("no panic").declined(header.request);
-            }
-        }
-        let partials = self.world.kernel.compute(&*self.world.experts, header.layer, &requests).unwrap();
-        let answers: Vec<Frame> = parts
-            .iter()
-            .zip(&partials)
-            .map(|(part, partials)| {
-                let header = Header { kind: Kind::Partials, ..part.header };
-                Frame::new(header, partials.encode(hidden)).unwrap()
-            })
-            .collect();
-        self.answer(answers)
-    }
-
-    /// Answers rightly and in time, mostly; `false` when a hub would end the session.
-    fn answer(&mut self, answers: Vec<Frame>) -> bool {
-        let request = answers[0].header.request;
-        let jitter = self.character.round_trip.mul_f64(self.dice.below(300) as f64 / 1000.0);
-        let mut after = self.character.round_trip / 2 + jitter;
-        if self.dice.happens(self.character.stragglers) {
-            after += self.dice.millis(200, 30_000);
-        }
-        let book = Arc::clone(&self.book);
-        let mut book = book.lock().expect("no panic");
-        if self.world.is_calm() || !self.dice.happens(self.character.lies) {
-            return answers.into_iter().all(|answer| {
-                let passes = book.answered(&answer.header, true);
-                self.send(answer, after);
-                passes
-            });
-        }
-        self.world.lies.fetch_add(1, Relaxed);
-        let passes = match draw(self.dice, &answers[0]) {
-            Lie::Silence => true,
-            Lie::Refusal => {
-                self.send(Decline { reason: "paused".into() }.reply(request).unwrap(), after);
-                return book.declined(request);
-            }
-            Lie::Twice => {
-                assert!(book.answered(&answers[0].header, true));
-                self.send(answers[0].clone(), after);
-                self.send(answers[0].clone(), after);
-                book.answered(&answers[0].header, false)
-            }
-            Lie::Wrong(frame) => {
-                let passes = book.answered(&frame.header, false);
-                self.send(frame, after);
-                passes
-            }
-        };
-        // A hub as strict as ours ends the session; a lax one leaves the lie to the backbone.
-        passes || self.dice.happens(500)
     }
 }

@@ -46,6 +46,8 @@ pub struct World {
     pub experts: Arc<ModelExperts>,
     /// Answers that were wrong on purpose.
     pub lies: AtomicUsize,
+    /// Liars that were caught.
+    pub caught: AtomicUsize,
     /// Requests for experts that a worker had given back.
     pub unheld: AtomicUsize,
     stage: Arc<Stage>,
@@ -138,13 +140,15 @@ pub struct Outcome {
     /// Assignments that were paid.
     pub paid: u64,
     pub lies: usize,
+    /// Liars that were caught.
+    pub caught: usize,
     /// Simulated time.
     pub lasted: Duration,
 }
 
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { steps, remote, local, paid, lies, lasted } = self;
+        let Self { steps, remote, local, paid, lies, caught, lasted } = self;
         write!(
             f,
             "{steps} steps in {lasted:.0?}, {remote} assignments remote ({paid} paid), {local} local, {lies} lies"
@@ -175,6 +179,7 @@ pub async fn run(seed: u64, size: Size) -> Outcome {
         kernel: kernel(),
         experts: Arc::clone(remote.experts()),
         lies: AtomicUsize::new(0),
+        caught: AtomicUsize::new(0),
         unheld: AtomicUsize::new(0),
         stage,
         is_calm: AtomicBool::new(false),
@@ -236,6 +241,7 @@ pub async fn run(seed: u64, size: Size) -> Outcome {
         local: counts.assignments_local,
         paid,
         lies: world.lies.load(Relaxed),
+        caught: world.caught.load(Relaxed),
         lasted: started.elapsed(),
     }
 }
