@@ -35,7 +35,8 @@ async fn workers_behind_a_hub_give_the_local_bits() {
     let (counts, k) = (backbone.remote.counts(), backbone.model.hyper.experts_per_token as u64);
     assert_eq!((counts.assignments_remote, counts.assignments_local), (81 * k, 0));
     assert_eq!(counts.work_bytes, 81 * k * 4 * backbone.model.hyper.hidden_size as u64);
-    assert_eq!((counts.requests, counts.layer_steps), (4, 4));
+    // Large steps are shared between those who hold an expert.
+    assert!((4..=8).contains(&counts.requests) && counts.layer_steps == 4, "{counts:?}");
     let workers = backbone.remote.workers();
     assert_eq!(workers.iter().map(|w| w.assignments).sum::<u64>(), 81 * k);
     let mut slices: Vec<&str> = workers.iter().map(|w| w.slice.as_str()).collect();

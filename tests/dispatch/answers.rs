@@ -89,7 +89,9 @@ async fn what_a_worker_does_not_bring_a_replica_does_and_only_it_is_paid() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_two_workers_did_not_survive_goes_to_no_third_one() {
-    let backbone = Backbone::start(exact_model(), vec![1]).await;
+    let placement = PlacementRules { holders_max: 4, ..PlacementRules::default() };
+    let config = RemoteConfig { placement, ..RemoteConfig::new(vec![1]) };
+    let backbone = Backbone::start_as(exact_model(), config).await;
     let mut puppets = Vec::new();
     for n in 1..=4 {
         puppets.push(Puppet::join(&backbone, n, Conduct::Vanishes).await);

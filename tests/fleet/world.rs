@@ -151,7 +151,7 @@ impl std::fmt::Display for Outcome {
         let Self { steps, remote, local, paid, lies, caught, lasted } = self;
         write!(
             f,
-            "{steps} steps in {lasted:.0?}, {remote} assignments remote ({paid} paid), {local} local, {lies} lies"
+            "{steps} steps in {lasted:.0?}, {remote} assignments remote ({paid} paid), {local} local, {lies} lies, {caught} caught"
         )
     }
 }

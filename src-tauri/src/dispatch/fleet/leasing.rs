@@ -38,6 +38,7 @@ impl Fleet {
         members.reroute_due |= changed;
         self.aim(members);
         self.issue(members);
+        self.changed.send_replace(());
     }
 
     /// Says what everybody is to hold now.

@@ -273,6 +273,7 @@ fn a_smaller_offer_replaces_a_lease_that_does_not_fit_and_others_get_the_rest() 
     fleet.catch_up(Instant::now());
     assert_eq!(two.lease(), Some((1, "1:0-3".into())));
     ready(&fleet, &two.session, 1);
+    fleet.catch_up(Instant::now());
     assert_eq!(one.lease(), Some((3, "0:0-3".into())));
     ready(&fleet, &one.session, 3);
     fleet.catch_up(Instant::now());
