@@ -3,6 +3,7 @@
 
 mod allocation;
 mod api;
+mod convert;
 mod demo;
 mod dispatch;
 mod elastic;
@@ -12,6 +13,7 @@ mod fleet;
 mod fuzz;
 mod gateway;
 mod generation;
+mod geometry;
 mod goldens;
 mod handshake;
 mod hub;

@@ -6,6 +6,7 @@ mod api;
 mod bench;
 mod hub;
 mod layers;
+mod model;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{BenchDecodeArgs, BenchPrefillArgs};
 pub use hub::{HubCommand, InviteArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
+pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]
@@ -73,6 +75,9 @@ pub struct RoleFlags {
     /// backbone, worker: model file (.gguf) or directory (safetensors); worker: take the slice from it instead of the link.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// backbone, worker: quantise a float model's routed experts in memory: q8_0, q6_k, q5_k, q4_k or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Flags of the backbone's API.
     #[command(flatten)]
     pub api: ApiFlags,
@@ -167,7 +172,7 @@ pub enum Command {
     /// The operator's side of a hub.
     #[command(subcommand)]
     Hub(HubCommand),
-    /// Look into model files.
+    /// Look into model files, or quantise one.
     #[command(subcommand)]
     Model(ModelCommand),
     /// The keys that open the backbone's API.
@@ -187,6 +192,10 @@ pub struct DemoArgs {
     /// Model file or directory; the embedded kvasir-tiny when absent.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// Quantise a float model's routed experts in memory, so that they are computed exactly: q8_0, q6_k, q5_k, q4_k
+    /// or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Text to continue.
     #[arg(long, default_value = DEMO_PROMPT)]
     pub prompt: String,
@@ -234,6 +243,10 @@ pub struct GenerateArgs {
     /// Model file or directory; the embedded kvasir-tiny when absent.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// Quantise a float model's routed experts in memory, so that they are computed exactly: q8_0, q6_k, q5_k, q4_k
+    /// or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Text to continue.
     #[arg(long, required_unless_present = "ids", conflicts_with = "ids")]
     pub prompt: Option<String>,
@@ -271,6 +284,8 @@ pub struct GenerateArgs {
 pub enum BenchCommand {
     /// Exact experts at real geometry against a plain read of their weights.
     Experts(BenchExpertsArgs),
+    /// Dense matrices of one shape against a plain read of their weights.
+    Dense(BenchDenseArgs),
     /// Local and remote decode of the same model in one run; with --batch, several streams at once, all local.
     Decode(BenchDecodeArgs),
     /// Prompts of several streams at once.
@@ -298,7 +313,7 @@ pub struct BenchExpertsArgs {
     #[command(flatten)]
     pub gpu: GpuFlags,
     /// Rows of a request, separated by commas.
-    #[arg(long, value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32,64,128,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
     pub rows: Vec<u16>,
     /// Types of the weights, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "q4_k,q6_k,q8_0", value_parser = block_type)]
@@ -317,17 +332,30 @@ pub struct BenchExpertsArgs {
     pub json: bool,
 }
 
-/// `kvasir model …`.
-#[derive(Debug, Subcommand)]
-pub enum ModelCommand {
-    /// Geometry, types and sizes of a model.
-    Inspect {
-        /// Model file or directory.
-        path: PathBuf,
-        /// One JSON document on stdout.
-        #[arg(long)]
-        json: bool,
-    },
+/// Flags of `kvasir bench dense`.
+#[derive(Debug, Args)]
+pub struct BenchDenseArgs {
+    /// Input width.
+    #[arg(long, default_value_t = 3072, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub input: u32,
+    /// Output width.
+    #[arg(long, default_value_t = 12288, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub output: u32,
+    /// Rows that meet a matrix at once, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
+    pub rows: Vec<u16>,
+    /// Types of the weights, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "q8_0,q4_k,bf16", value_parser = block_type)]
+    pub types: Vec<BlockType>,
+    /// Threads of the CPU; all of them when absent.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Matrices per figure, of which the median is taken; fewer where they take long.
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `kvasir wallet …`.

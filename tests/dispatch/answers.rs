@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvasir::dispatch::{Dispatch as _, DispatchError, RemoteConfig};
+use kvasir::dispatch::{Dispatch as _, DispatchError, PlacementRules, RemoteConfig};
 
 use super::SHORT;
 use super::puppet::{Conduct, Puppet};
