@@ -8,6 +8,7 @@ mod dispatch;
 mod elastic;
 mod engine;
 mod exact;
+mod fleet;
 mod fuzz;
 mod gateway;
 mod generation;

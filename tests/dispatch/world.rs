@@ -17,7 +17,7 @@ use kvasir::wallet::Wallet;
 use kvasir::wire::handshake::HubIdentity;
 use kvasir::wire::signature::KeyPair;
 use kvasir::wire::work::Dispatch;
-use kvasir::worker::{self, Hardware, Source, WorkerConfig, WorkerError, WorkerStatus};
+use kvasir::worker::{self, Budget, Hardware, Source, WorkerConfig, WorkerError, WorkerStatus};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -115,6 +115,13 @@ impl Backbone {
         assert!(got == expected, "sums differ from the local ones");
     }
 
+    /// Stored bytes of one expert.
+    pub fn expert_bytes(&self) -> u64 {
+        let experts = self.model.weights.moe_layers().flat_map(|layer| &layer.experts);
+        let bytes = experts.map(|e| [&e.gate, &e.up, &e.down].iter().map(|m| m.data.len() as u64).sum());
+        bytes.max().expect("experts")
+    }
+
     pub async fn stop(self) {
         self.stop.fire();
         soon(self.serving).await.expect("no panic");
@@ -177,18 +184,22 @@ impl Hub {
         let mut config = WorkerConfig::new(gateways, vec![self.operator.public()], home.clone(), 1 << 30);
         config.source = source;
         config.assignments_per_s = Some(1e4);
+        let (room, budget) = Budget::changeable(Some(1 << 30));
+        config.budget = budget;
         set(&mut config);
         let wallet = Arc::new(Wallet::generate().expect("a wallet"));
         let (status, seen) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
         let running = tokio::spawn(worker::run(config, wallet, hardware, status, shutdown));
-        Worker { status: seen, home, stop, running }
+        Worker { status: seen, home, room, stop, running }
     }
 }
 
 pub struct Worker {
     pub status: watch::Receiver<WorkerStatus>,
     pub home: std::path::PathBuf,
+    /// Bytes that its user allows.
+    pub room: watch::Sender<Option<u64>>,
     stop: ShutdownTrigger,
     running: JoinHandle<Result<(), WorkerError>>,
 }

@@ -16,7 +16,7 @@ use super::estimate::DeadlineRule;
 use super::exact::{Form, OpenStep, Part};
 use super::fleet::{Fleet, Goods, NotReady, WorkerView};
 use super::here::{Computing, Here, joined};
-use super::placement::LayerSize;
+use super::placement::{LayerSize, Rules};
 use super::request::{Asked, Failure, Request};
 use super::stock::Stock;
 use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, RowSum, StepSums};
@@ -38,6 +38,8 @@ pub struct RemoteConfig {
     pub peers: PeerSecurity,
     /// Whether this machine computes experts of remote layers that no worker brings; else such a step fails.
     pub local_experts: bool,
+    /// How experts are given to workers.
+    pub placement: Rules,
 }
 
 impl RemoteConfig {
@@ -47,8 +49,14 @@ impl RemoteConfig {
     /// The defaults for these layers; hubs on this machine only.
     #[must_use]
     pub fn new(remote_layers: Vec<u16>) -> Self {
-        let (deadlines, peers) = (DeadlineRule::default(), PeerSecurity::Loopback);
-        Self { remote_layers, deadlines, sessions_max: Self::SESSIONS_MAX, peers, local_experts: true }
+        Self {
+            remote_layers,
+            deadlines: DeadlineRule::default(),
+            sessions_max: Self::SESSIONS_MAX,
+            peers: PeerSecurity::Loopback,
+            local_experts: true,
+            placement: Rules::default(),
+        }
     }
 }
 
@@ -98,12 +106,13 @@ impl RemoteDispatch {
         };
         let layers: BTreeSet<u16> = config.remote_layers.iter().copied().filter(travels).collect();
         let layers: Vec<LayerSize> = layers.into_iter().filter_map(|layer| stock.layer_size(layer)).collect();
-        let fleet = Fleet::new(Goods {
+        let goods = Goods {
             layers,
             model_layers: stock.layers(),
             manifest: stock.manifest_id(),
             manifest_bytes: stock.manifest_bytes(),
-        });
+        };
+        let fleet = Fleet::new(goods, config.placement);
         let (counters, requests) = (Counters::default(), AtomicU64::new(1));
         let here = Here::new(Arc::clone(&experts), compute);
         let shared = Shared { config, experts, stock, fleet, counters, here, hidden_size, requests };
@@ -174,6 +183,8 @@ impl Shared {
             let experts = open.by_expert(&rows, |_| true).into_keys().collect();
             Wanted { rows, experts, tried: Vec::new(), deaths: 0 }
         };
+        let asked = open.by_expert(&rows, |_| true);
+        self.fleet.heat.count(open.layer(), asked.iter().flat_map(|(expert, rows)| rows.iter().map(|_| *expert)));
         round.keep(open, &everything(kept));
         self.ask_for(open, &mut round, everything(rows), None);
         round

@@ -36,8 +36,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout
 
 pub use config::{HubConfig, HubLimits, HubTiming};
 pub use meters::FlushError;
+pub use outstanding::{Judgement, Outstanding, OutstandingError};
 pub use quarantine::QuarantineError;
 pub use receipts::ReceiptTiming;
+pub use tally::{Tally, Totals};
 
 use crate::ledger::{Ledger, LedgerError};
 use crate::net::Io;

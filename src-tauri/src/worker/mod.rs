@@ -5,6 +5,7 @@
 //! **Promises:** no expert is used before its digest was checked; no data from a peer is ever a path, a URL or code;
 //! a request is answered once or declined, never left; stopping takes less than two seconds.
 
+mod budget;
 mod equipment;
 mod fetch;
 mod hardware;
@@ -37,6 +38,7 @@ use crate::types::PublicKey;
 use crate::wire::handshake::AuthSigner;
 use crate::wire::invite::Invite;
 
+pub use budget::Budget;
 pub use hardware::Hardware;
 pub use home::HomeError;
 pub use status::{Phase, WorkerStatus};
@@ -99,8 +101,8 @@ pub struct WorkerConfig {
     pub extra_ca_pem: Option<String>,
     /// Worker id and receipts.
     pub state_dir: PathBuf,
-    /// Bytes that the slice may take; when absent, what the hardware's own memory has room for.
-    pub memory_bytes: Option<u64>,
+    /// Memory that the slice may take, also while it serves.
+    pub budget: Budget,
     /// Where experts come from.
     pub source: Source,
     /// Name and version for the hub's log.
@@ -123,7 +125,7 @@ impl WorkerConfig {
             extra_ca: Vec::new(),
             extra_ca_pem: None,
             state_dir,
-            memory_bytes: Some(memory_bytes),
+            budget: Some(memory_bytes).into(),
             source: Source::Fetch,
             agent: concat!("kvasir/", env!("CARGO_PKG_VERSION")).to_owned(),
             assignments_per_s: None,
@@ -136,7 +138,7 @@ impl WorkerConfig {
     #[must_use]
     pub fn invited(invite: Invite, state_dir: PathBuf, memory_bytes: Option<u64>) -> Self {
         let Invite { operator, gateways, ca_pem, .. } = invite;
-        Self { extra_ca_pem: ca_pem, memory_bytes, ..Self::new(gateways, vec![operator], state_dir, 0) }
+        Self { extra_ca_pem: ca_pem, budget: memory_bytes.into(), ..Self::new(gateways, vec![operator], state_dir, 0) }
     }
 }
 
