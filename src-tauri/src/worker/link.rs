@@ -102,13 +102,15 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
             joined = join::join(worker, url) => match joined {
                 Ok(joined) => {
                     let since = Instant::now();
-                    let ended = session::serve(worker, in_use, joined, &mut hardware, shutdown).await;
+                    let ended = tokio::select! {
+                        ended = session::serve(worker, in_use, joined, &mut hardware, shutdown) => ended,
+                        () = slept(&*worker.config.clock, timers.look) => Ok(Ended::Slept),
+                    };
                     lived = since.elapsed();
                     ended
                 }
                 Err(error) => Err(error),
             },
-            () = slept(&*worker.config.clock, timers.look) => Ok(Ended::Slept),
             () = shutdown.wait() => Ok(Ended::Stopped),
         };
         worker.status.unleased();
