@@ -134,12 +134,15 @@ impl Session {
     }
 
     /// A request missed its deadline, which was `allowed` after its sending. A link that has gone dark looks like this, so
-    /// the worker is asked no more until its answer comes after all, or for a while.
+    /// the worker is asked no more until its answer comes after all, or for a while. A newcomer, whose first answers are
+    /// its slowest, has more than one chance.
     pub fn late(&self, load: Load, allowed: Duration, now: Instant) {
         let mut pace = self.pace();
         pace.estimate.missed(load, allowed);
         pace.misses_in_a_row += 1;
-        pace.bench(now);
+        if pace.estimate.measured().answers > 0 || pace.misses_in_a_row >= MISSES_IN_A_ROW {
+            pace.bench(now);
+        }
     }
 
     /// An answer came after its deadline: the worker is slow, not dead.
@@ -247,6 +250,9 @@ pub(super) mod tests {
     fn a_worker_that_owes_a_late_answer_is_not_asked_until_it_comes() {
         let (session, _frames, _ended) = Session::new(opened(1));
         let (now, load) = (Instant::now(), Load { bytes: 1, queued: 0, assignments: 1 });
+        session.late(load, Duration::from_secs(1), now);
+        assert!(session.may_be_asked(now), "a newcomer has another chance");
+        session.on_time(load, Duration::from_secs(1));
         session.late(load, Duration::from_secs(1), now);
         assert!(!session.may_be_asked(now));
         session.came_late();
