@@ -4,6 +4,8 @@
 mod allocation;
 mod api;
 mod convert;
+#[cfg(target_os = "linux")]
+mod crowd;
 mod demo;
 mod dispatch;
 mod elastic;
@@ -20,6 +22,8 @@ mod hub;
 mod ledger;
 mod model_files;
 mod net;
+#[cfg(unix)]
+mod operators;
 mod peer;
 mod processes;
 mod reference;

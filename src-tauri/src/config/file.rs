@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::ConfigError;
-use crate::cli::{Device, LayerSelection};
+use crate::cli::{AdmissionMode, Device, LayerSelection};
 use crate::types::PublicKey;
 
 /// Largest configuration file: far more than all keys need.
@@ -48,6 +48,8 @@ pub(super) struct HubTable {
     pub listen: Option<SocketAddr>,
     pub backbone: Option<SocketAddr>,
     pub public_hosts: Option<Vec<String>>,
+    pub admission: Option<AdmissionMode>,
+    pub allow: Option<Vec<PublicKey>>,
     pub state: Option<PathBuf>,
     pub ledger: Option<String>,
     pub allow_public: Option<bool>,

@@ -1,6 +1,7 @@
 //! How flags, file and defaults come together.
 
 use super::*;
+use crate::cli::{Device, GpuFlags};
 
 /// Flags as typed; the environment of whoever runs the tests does not count.
 fn flags(args: &[&str]) -> RoleFlags {

@@ -10,12 +10,12 @@ use super::device::{self, Wanted};
 use super::loading::{load_model, read_ahead};
 use super::{AnyError, all_threads, say};
 use crate::backbone::{Backbone, api};
-use crate::cli::{Role, RoleFlags};
+use crate::cli::{AdmissionMode, Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, ConfigError, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
-use crate::hub::{self, HubConfig};
+use crate::hub::{self, AdmissionPolicy, HubConfig};
 use crate::ledger::Ledger;
 use crate::model::Reach;
 use crate::net::bind;
@@ -113,9 +113,17 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
     let peers = peer_security(&config.peers)?;
     let ledger = Ledger::open(&config.ledger).await?;
     let quarantine_list = config.state.join("quarantine");
+    let admission = match config.admission {
+        AdmissionMode::Open => AdmissionPolicy::Open,
+        AdmissionMode::Invite => AdmissionPolicy::Invite { operator: operator.public() },
+        AdmissionMode::List => AdmissionPolicy::List,
+    };
     let hub = HubConfig {
         backbone_peer: peers.clone(),
         gateway_peer: peers,
+        admission,
+        allowed: config.allowed,
+        admin: Some(config.state),
         ..HubConfig::new(config.backbone.to_string(), config.public_hosts, quarantine_list)
     };
     let listener = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;

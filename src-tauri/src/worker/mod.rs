@@ -95,6 +95,8 @@ pub struct WorkerConfig {
     pub gateways: Vec<String>,
     /// Operators whose hubs are trusted.
     pub operators: Vec<PublicKey>,
+    /// The operator's join code, shown to hubs that take only those who have one.
+    pub invite: Option<String>,
     /// PEM files of additional certificate authorities.
     pub extra_ca: Vec<PathBuf>,
     /// One more, as a PEM text: the network's own.
@@ -122,6 +124,7 @@ impl WorkerConfig {
         Self {
             gateways,
             operators,
+            invite: None,
             extra_ca: Vec::new(),
             extra_ca_pem: None,
             state_dir,
@@ -134,11 +137,14 @@ impl WorkerConfig {
         }
     }
 
-    /// A worker of the network that a join code invites to, else as [`WorkerConfig::new`].
+    /// A worker of the network that a join code invites to, else as [`WorkerConfig::new`]; the code itself is the one
+    /// that is kept in `state_dir`.
     #[must_use]
     pub fn invited(invite: Invite, state_dir: PathBuf, memory_bytes: Option<u64>) -> Self {
         let Invite { operator, gateways, ca_pem, .. } = invite;
-        Self { extra_ca_pem: ca_pem, budget: memory_bytes.into(), ..Self::new(gateways, vec![operator], state_dir, 0) }
+        let code = network::code(&state_dir);
+        let joined = Self::new(gateways, vec![operator], state_dir, 0);
+        Self { extra_ca_pem: ca_pem, invite: code, budget: memory_bytes.into(), ..joined }
     }
 }
 
