@@ -31,6 +31,7 @@ mod refused_models;
 mod serving;
 #[cfg(feature = "gpu")]
 mod shaders;
+mod slices;
 mod support;
 mod tidy;
 mod tiny_model;

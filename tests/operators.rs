@@ -118,7 +118,7 @@ async fn who_is_drained_finishes_and_stays_away_and_who_is_kicked_comes_back() {
 #[test]
 fn a_hub_that_takes_the_invited_takes_no_one_else() {
     let dir = tempfile::tempdir().expect("a directory");
-    let fleet = fleet_with(dir.path(), "admission = \"invite\"\n");
+    let fleet = fleet_with(dir.path(), "admission = \"invite\"\n", &[]);
     let (mut stranger, wallet) = worker(dir.path(), &fleet, "worker-a");
     stranger.after("not_invited");
     drop(stranger);
@@ -143,7 +143,7 @@ fn a_hub_with_a_list_takes_the_wallets_on_it() {
     let (code, out, why) = ended(dir.path(), &["wallet", "create", "--state", "worker-a"]);
     assert_eq!(code, Some(0), "{why}");
     let listed = out.split_whitespace().last().expect("an address").to_owned();
-    let fleet = fleet_with(dir.path(), &format!("admission = \"list\"\nallow = [\"{listed}\"]\n"));
+    let fleet = fleet_with(dir.path(), &format!("admission = \"list\"\nallow = [\"{listed}\"]\n"), &[]);
     let (mut stranger, _) = worker(dir.path(), &fleet, "worker-b");
     stranger.after("not_invited");
     let (mut member, wallet) = worker(dir.path(), &fleet, "worker-a");

@@ -5,6 +5,7 @@
 mod api;
 mod bench;
 mod decode;
+mod experts;
 mod hub;
 mod layers;
 mod model;
@@ -17,6 +18,7 @@ use clap::{Args, Parser, Subcommand};
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{BenchDecodeArgs, BenchDenseArgs, BenchExpertsArgs, BenchPrefillArgs};
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs};
+pub use experts::{ExpertFlags, ExpertsLocal};
 pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
 pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};

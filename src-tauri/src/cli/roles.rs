@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{AdmissionMode, ApiFlags, LayerSelection, exact_type};
+use super::{AdmissionMode, ApiFlags, ExpertFlags, exact_type};
 use crate::model::BlockType;
 use crate::types::PublicKey;
 
@@ -38,7 +38,7 @@ pub struct RoleFlags {
     /// Listen on an address that the whole network reaches, although hub and backbone should not be public.
     #[arg(long)]
     pub allow_public: bool,
-    /// backbone, worker: model file (.gguf) or directory (safetensors); worker: take the slice from it instead of the link.
+    /// backbone: model file (.gguf) or directory (safetensors); worker: as --weights.
     #[arg(long)]
     pub model: Option<PathBuf>,
     /// backbone, worker: quantise a float model's routed experts in memory: q8_0, q6_k, q5_k, q4_k or q4_0.
@@ -47,9 +47,9 @@ pub struct RoleFlags {
     /// Flags of the backbone's API.
     #[command(flatten)]
     pub api: ApiFlags,
-    /// backbone: layers whose experts may be computed by workers.
-    #[arg(long)]
-    pub remote_layers: Option<LayerSelection>,
+    /// Flags about experts.
+    #[command(flatten)]
+    pub holding: ExpertFlags,
     /// hub: address where the backbone listens for hubs.
     #[arg(long)]
     pub backbone: Option<SocketAddr>,

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use super::{BACKBONE_API, BACKBONE_LISTEN, ConfigError, File, Peers, experts, parse_bytes, peers, state};
-use crate::cli::{LayerSelection, RoleFlags};
+use super::{BACKBONE_API, BACKBONE_LISTEN, ConfigError, File, Peers, bytes, experts, peers, state};
+use crate::cli::{ExpertsLocal, LayerSelection, RoleFlags};
 use crate::model::BlockType;
 
 /// How the backbone's API serves.
@@ -38,6 +38,10 @@ pub struct Backbone {
     pub state: PathBuf,
     /// Layers that workers may hold.
     pub remote_layers: LayerSelection,
+    /// Bytes for experts of these layers, if said.
+    pub expert_cache_bytes: Option<u64>,
+    /// Whether those that no worker brings are computed here.
+    pub experts_local: bool,
     /// Whether a public address is meant.
     pub allow_public: bool,
     /// Keys.
@@ -51,7 +55,6 @@ impl Backbone {
     /// What is missing or makes no sense.
     pub fn new(flags: &RoleFlags, file: File) -> Result<Self, ConfigError> {
         let file = file.backbone;
-        let memory = flags.api.state_memory.clone().or(file.state_memory);
         Ok(Self {
             model: flags.model.clone().or(file.model),
             experts: experts(flags, file.experts)?,
@@ -60,11 +63,13 @@ impl Backbone {
                 listen: flags.api.listen.or(file.api).unwrap_or(BACKBONE_API),
                 tls: flags.api.cert.clone().zip(flags.api.key.clone()).or(file.api_tls_cert.zip(file.api_tls_key)),
                 allow_insecure: flags.api.allow_insecure || file.allow_insecure_api.unwrap_or(false),
-                state_bytes: memory.map(|text| parse_bytes("--state-memory", &text)).transpose()?,
+                state_bytes: bytes("--state-memory", flags.api.state_memory.as_ref(), file.state_memory)?,
                 new_tokens_max: flags.api.new_tokens_max.or(file.new_tokens_max),
             },
             state: state(flags, file.state, "backbone"),
-            remote_layers: flags.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
+            remote_layers: flags.holding.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
+            expert_cache_bytes: bytes("--expert-cache", flags.holding.expert_cache.as_ref(), file.expert_cache)?,
+            experts_local: flags.holding.experts_local.or(file.experts_local) != Some(ExpertsLocal::None),
             allow_public: flags.allow_public || file.allow_public.unwrap_or(false),
             peers: peers(flags, file.peer_key, file.peers)?,
         })

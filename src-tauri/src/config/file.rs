@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::ConfigError;
-use crate::cli::{AdmissionMode, Device, LayerSelection};
+use crate::cli::{AdmissionMode, Device, ExpertsLocal, LayerSelection};
 use crate::types::PublicKey;
 
 /// Largest configuration file: far more than all keys need.
@@ -37,6 +37,8 @@ pub(super) struct BackboneTable {
     pub new_tokens_max: Option<NonZeroUsize>,
     pub state: Option<PathBuf>,
     pub remote_layers: Option<LayerSelection>,
+    pub expert_cache: Option<String>,
+    pub experts_local: Option<ExpertsLocal>,
     pub allow_public: Option<bool>,
     pub peer_key: Option<PathBuf>,
     pub peers: Option<Vec<PublicKey>>,
@@ -82,6 +84,9 @@ pub(super) struct WorkerTable {
     pub state: Option<PathBuf>,
     pub memory: Option<String>,
     pub model: Option<PathBuf>,
+    pub weights: Option<PathBuf>,
+    pub cache: Option<PathBuf>,
+    pub cache_size: Option<String>,
     pub experts: Option<String>,
     pub device: Option<Device>,
     pub gpu: Option<String>,

@@ -36,6 +36,8 @@ pub const BACKBONE_API: SocketAddr = loopback(8080);
 pub const HUB_LISTEN: SocketAddr = loopback(7071);
 /// The gateway's public address.
 pub const GATEWAY_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 443);
+/// Where a worker keeps fetched experts, in its state directory.
+const CACHE_DIR: &str = "experts";
 /// Host that workers dial unless the operator names another.
 pub const PUBLIC_HOST: &str = "localhost";
 
@@ -95,6 +97,11 @@ pub struct Peers {
 
 fn state(flags: &RoleFlags, from_file: Option<PathBuf>, role: &str) -> PathBuf {
     flags.state.clone().or(from_file).unwrap_or_else(|| Path::new(STATE_DIR).join(role))
+}
+
+/// A size from flag or file.
+fn bytes(flag: &'static str, typed: Option<&String>, file: Option<String>) -> Result<Option<u64>, ConfigError> {
+    typed.cloned().or(file).map(|text| parse_bytes(flag, &text)).transpose()
 }
 
 /// The first list that says anything.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{ConfigError, File, experts, list, parse_bytes, state};
+use super::{CACHE_DIR, ConfigError, File, bytes, experts, list, state};
 use crate::cli::{Device, GpuFlags, RoleFlags};
 use crate::model::BlockType;
 use crate::types::PublicKey;
@@ -22,8 +22,12 @@ pub struct Worker {
     pub state: PathBuf,
     /// Bytes for experts; when absent, what the hardware offers.
     pub memory_bytes: Option<u64>,
-    /// Local model to cut the slice from.
-    pub model: Option<PathBuf>,
+    /// Local model whose experts need not be fetched.
+    pub weights: Option<PathBuf>,
+    /// Where fetched experts are kept.
+    pub cache: PathBuf,
+    /// Most bytes of it, if said; 0 = nothing is kept.
+    pub cache_bytes: Option<u64>,
     /// Type that its routed experts are quantised to in memory.
     pub experts: Option<BlockType>,
     /// What computes.
@@ -46,15 +50,17 @@ impl Worker {
             let why = "the key that the operator's hub prints at its start; work is taken from no one else";
             return Err(ConfigError::Missing { role: "worker", flag: "--operator", why });
         }
-        let memory = flags.memory.clone().or(file.memory);
+        let state = state(flags, file.state, "worker");
         Ok(Self {
             gateways,
             operators,
             join,
             ca: flags.ca.clone().or(file.ca),
-            state: state(flags, file.state, "worker"),
-            memory_bytes: memory.map(|text| parse_bytes("--memory", &text)).transpose()?,
-            model: flags.model.clone().or(file.model),
+            cache: flags.holding.cache.clone().or(file.cache).unwrap_or_else(|| state.join(CACHE_DIR)),
+            cache_bytes: bytes("--cache-size", flags.holding.cache_size.as_ref(), file.cache_size)?,
+            state,
+            memory_bytes: bytes("--memory", flags.memory.as_ref(), file.memory)?,
+            weights: flags.holding.weights.clone().or(flags.model.clone()).or(file.weights).or(file.model),
             experts: experts(flags, file.experts)?,
             device: flags.device.or(file.device).unwrap_or(Device::Auto),
             gpu: GpuFlags {

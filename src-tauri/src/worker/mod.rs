@@ -6,13 +6,16 @@
 //! a request is answered once or declined, never left; stopping takes less than two seconds.
 
 mod budget;
+mod cache;
 mod equipment;
 mod fetch;
+mod gather;
 mod hardware;
 mod home;
 mod join;
 mod link;
 mod load;
+mod local;
 pub mod network;
 mod outgoing;
 mod pace;
@@ -23,6 +26,7 @@ mod session;
 mod slept;
 mod slices;
 mod status;
+mod window;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,8 +41,10 @@ use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
 use crate::wire::handshake::AuthSigner;
 use crate::wire::invite::Invite;
+use cache::Cache;
 
 pub use budget::Budget;
+pub use cache::CacheConfig;
 pub use hardware::Hardware;
 pub use home::HomeError;
 pub use status::{Phase, WorkerStatus};
@@ -48,7 +54,7 @@ pub use status::{Phase, WorkerStatus};
 pub enum Source {
     /// Over the link, from the backbone.
     Fetch,
-    /// Cut from this model when it is the one that is served; else as [`Source::Fetch`].
+    /// From this model, every expert of it that has the digest that is served; the others as [`Source::Fetch`].
     LocalModel(Arc<Model>),
 }
 
@@ -107,6 +113,8 @@ pub struct WorkerConfig {
     pub budget: Budget,
     /// Where experts come from.
     pub source: Source,
+    /// Where experts that were fetched are kept for the next time; nowhere when absent.
+    pub cache: Option<CacheConfig>,
     /// Name and version for the hub's log.
     pub agent: String,
     /// Assignments per second to offer; measured at the start when absent.
@@ -130,6 +138,7 @@ impl WorkerConfig {
             state_dir,
             budget: Some(memory_bytes).into(),
             source: Source::Fetch,
+            cache: None,
             agent: concat!("kvasir/", env!("CARGO_PKG_VERSION")).to_owned(),
             assignments_per_s: None,
             timers: Timers::default(),
@@ -189,7 +198,17 @@ pub async fn run(
     let home = home::Home::open(&config.state_dir)?;
     let tls = tls::client_config_also(&config.extra_ca, config.extra_ca_pem.as_deref())?;
     let status = Arc::new(status::Board::new(status));
-    let library = Arc::new(slices::Library::new(config.source.clone()));
+    let cache = config.cache.clone().and_then(|place| {
+        match Cache::open(place, Arc::clone(&config.clock), Arc::clone(&status)) {
+            Ok(cache) => Some(Arc::new(cache)),
+            Err(error) => {
+                tracing::warn!(%error, "experts are not kept on disk");
+                status.disk_trouble(Some(error.to_string()));
+                None
+            }
+        }
+    });
+    let library = Arc::new(slices::Library::new(&config.source, cache));
     let worker = Worker { config, wallet, home, tls, library, status };
     link::keep(&worker, hardware, &shutdown).await;
     worker.status.phase(Phase::Stopped);
