@@ -51,7 +51,7 @@ impl Net {
 
     /// A worker behind the line that is quick to come back.
     fn worker(&self, name: &str, change: impl FnOnce(&mut WorkerConfig)) -> Worker {
-        self.hub.worker_as(name, Hardware::from(kernel()).fixed(), |config| {
+        self.hub.worker_as(name, Source::Fetch, Hardware::from(kernel()).fixed(), |config| {
             config.gateways = vec![format!("ws://{}", self.line.addr)];
             config.cache = Some(self.cache());
             config.timers.backoff_max = Duration::from_millis(20);

@@ -1,6 +1,8 @@
 //! What the tests of the forward pass share: reference files, backbones over the repository's models, comparisons.
 
+pub mod clock;
 pub mod completion;
+pub mod fault_proxy;
 pub mod faults;
 pub mod fleet;
 pub mod line;

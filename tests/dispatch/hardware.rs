@@ -147,8 +147,9 @@ async fn hardware_that_takes_less_than_it_offered_serves_what_it_took_and_others
         }
     })
     .await;
-    let held = small.status.borrow().slice.clone();
-    assert!(held.starts_with("0:0-15,1:0-"), "{held}");
+    // The worker tells the backbone first and then shows it.
+    let mut status = small.status.clone();
+    soon(status.wait_for(|s| s.slice.starts_with("0:0-15,1:0-"))).await.expect("a worker");
     // The worker is ready a moment before it is asked.
     soon(async {
         while backbone.remote.counts().assignments_remote == 0 {

@@ -1,32 +1,24 @@
 //! A real dispatch listener, with puppets in place of hub and worker, or with a real hub and real workers.
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvasir::dispatch::{
-    DeadlineRule, Dispatch as _, LocalDispatch, Mode, ModelExperts, MoeStep, RemoteConfig, RemoteDispatch, Route,
-    RowSum,
+    DeadlineRule, Dispatch as _, LocalDispatch, Mode, MoeStep, RemoteConfig, RemoteDispatch, Route, RowSum,
 };
 use kvasir::hub::{self, HubConfig, HubTiming, ReceiptTiming};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use kvasir::ledger::Ledger;
 use kvasir::model::{self, Model};
-use kvasir::net::Io;
-use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::shutdown::{self, ShutdownTrigger};
-use kvasir::types::{Hex, PublicKey};
 use kvasir::wallet::Wallet;
-use kvasir::wire::control::{BackboneHello, Control, Decline, Lease, Offer, SessionOpen, SliceReady, Verdict};
 use kvasir::wire::handshake::HubIdentity;
 use kvasir::wire::signature::KeyPair;
 use kvasir::wire::work::Dispatch;
-use kvasir::wire::{Frame, Header, Kind};
-use kvasir::worker::{self, Hardware, Source, WorkerConfig, WorkerError, WorkerStatus};
-use tokio::io::{ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use kvasir::worker::{self, Budget, Hardware, Source, WorkerConfig, WorkerError, WorkerStatus};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -99,7 +91,10 @@ impl Backbone {
 
     pub async fn start_with(model: Arc<Model>, layers: Vec<u16>, floor: Duration) -> Self {
         let deadlines = DeadlineRule { floor, ceiling: floor, ..DeadlineRule::default() };
-        let config = RemoteConfig { deadlines, ..RemoteConfig::new(layers) };
+        Self::start_as(model, RemoteConfig { deadlines, ..RemoteConfig::new(layers) }).await
+    }
+
+    pub async fn start_as(model: Arc<Model>, config: RemoteConfig) -> Self {
         let remote = RemoteDispatch::new(Arc::clone(&model), kernel(), config).expect("a manifest");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let addr = listener.local_addr().expect("an address");
@@ -120,149 +115,16 @@ impl Backbone {
         assert!(got == expected, "sums differ from the local ones");
     }
 
+    /// Stored bytes of one expert.
+    pub fn expert_bytes(&self) -> u64 {
+        let experts = self.model.weights.moe_layers().flat_map(|layer| &layer.experts);
+        let bytes = experts.map(|e| [&e.gate, &e.up, &e.down].iter().map(|m| m.data.len() as u64).sum());
+        bytes.max().expect("experts")
+    }
+
     pub async fn stop(self) {
         self.stop.fire();
         soon(self.serving).await.expect("no panic");
-    }
-}
-
-/// How a puppet treats requests.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Conduct {
-    Honest,
-    Silent,
-    Declines,
-    Vanishes,
-    CutsShort,
-    Lies,
-    AnswersTwice,
-    AnswersLate(Duration),
-}
-
-/// Stands for a hub and its worker at the end of a plain connection.
-pub struct Puppet {
-    pub verdicts: watch::Receiver<Vec<Verdict>>,
-    task: JoinHandle<()>,
-}
-
-struct Strings {
-    reader: FramedReader<ReadHalf<Io>>,
-    writer: FramedWriter<WriteHalf<Io>>,
-    experts: ModelExperts,
-    kernel: Arc<dyn ExpertCompute>,
-    conduct: Conduct,
-    verdicts: watch::Sender<Vec<Verdict>>,
-}
-
-impl Puppet {
-    /// Opens a session and says nothing more.
-    pub async fn open(backbone: &Backbone, n: u8) -> (FramedReader<ReadHalf<Io>>, FramedWriter<WriteHalf<Io>>) {
-        let stream = TcpStream::connect(backbone.addr).await.expect("a connection");
-        let (mut reader, mut writer) = framed::split(Box::new(stream));
-        let hello = reader.recv().await.expect("a frame").expect("a frame");
-        assert_eq!(
-            BackboneHello::read(&hello).expect("a hello").hidden_size as usize,
-            backbone.model.hyper.hidden_size
-        );
-        let open = SessionOpen {
-            session_id: Hex([n; 16]),
-            wallet: PublicKey([n; 32]),
-            worker_id: Hex([n; 16]),
-            peer_ip_hash: Hex([0; 16]),
-            round_trip_us: 1_000,
-        };
-        writer.send(&open.frame().expect("a frame")).await.expect("sent");
-        (reader, writer)
-    }
-
-    /// Connects, offers and from then on does as it is told.
-    pub async fn join(backbone: &Backbone, n: u8, conduct: Conduct) -> Self {
-        let (reader, mut writer) = Self::open(backbone, n).await;
-        let offer = Offer { device: "puppet".into(), memory_bytes: 1 << 30, assignments_per_s: 1e4, wants: vec![] };
-        writer.send(&offer.frame().expect("a frame")).await.expect("sent");
-        let (verdicts, seen) = watch::channel(Vec::new());
-        let experts = ModelExperts::new(Arc::clone(&backbone.model));
-        let strings = Strings { reader, writer, experts, kernel: kernel(), conduct, verdicts };
-        Self { verdicts: seen, task: tokio::spawn(strings.dance()) }
-    }
-
-    /// The first `n` verdicts, in the order of requests and parts.
-    pub async fn verdicts(&mut self, n: usize) -> Vec<Verdict> {
-        let mut seen = soon(self.verdicts.wait_for(|v| v.len() >= n)).await.expect("a puppet").clone();
-        seen.sort_by_key(|v| (v.request, v.part));
-        seen
-    }
-}
-
-impl Drop for Puppet {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Strings {
-    async fn dance(mut self) {
-        while let Ok(Some(frame)) = self.reader.recv().await {
-            match frame.header.kind {
-                Kind::Lease => {
-                    let ready = SliceReady {
-                        lease: Lease::read(&frame).expect("a lease").lease,
-                        bytes: 1,
-                        experts: BTreeMap::new(),
-                    };
-                    self.send(&ready.frame().expect("a frame")).await;
-                }
-                Kind::Verdict => {
-                    let verdict = Verdict::read(&frame).expect("a verdict");
-                    self.verdicts.send_modify(|seen| seen.push(verdict));
-                }
-                Kind::Dispatch if self.conduct == Conduct::Vanishes => return,
-                Kind::Dispatch => self.respond(&frame).await,
-                other => panic!("a worker never gets {other:?}"),
-            }
-        }
-    }
-
-    async fn respond(&mut self, frame: &Frame) {
-        let answer = self.compute(frame);
-        match self.conduct {
-            Conduct::Silent | Conduct::Vanishes => {}
-            Conduct::Honest => self.send(&answer).await,
-            Conduct::Declines => {
-                let decline = Decline { reason: "paused".into() };
-                self.send(&decline.reply(frame.header.request).expect("a frame")).await;
-            }
-            Conduct::CutsShort => {
-                let short = answer.body.slice(..answer.body.len() - 1);
-                self.send(&Frame::new(answer.header, short).expect("a frame")).await;
-            }
-            Conduct::Lies => {
-                // A value that no sum of legal outputs reaches.
-                let mut body = answer.body.to_vec();
-                body[1..5].copy_from_slice(&i32::MAX.to_le_bytes());
-                self.send(&Frame::new(answer.header, body).expect("a frame")).await;
-            }
-            Conduct::AnswersTwice => {
-                self.send(&answer).await;
-                self.send(&answer).await;
-            }
-            Conduct::AnswersLate(pause) => {
-                tokio::time::sleep(pause).await;
-                self.send(&answer).await;
-            }
-        }
-    }
-
-    fn compute(&self, frame: &Frame) -> Frame {
-        let hidden = self.experts.model().hyper.hidden_size;
-        let request = Dispatch::decode(&frame.header, &frame.body, hidden).expect("a request");
-        let partials = self.kernel.compute(&self.experts, frame.header.layer, &[request]).expect("partials");
-        Frame::new(Header { kind: Kind::Partials, ..frame.header }, partials[0].encode(hidden)).expect("a frame")
-    }
-
-    async fn send(&mut self, frame: &Frame) {
-        // The listener may have ended the session meanwhile; the test sees that elsewhere.
-        let _ = self.writer.send(frame).await;
     }
 }
 
@@ -306,32 +168,37 @@ impl Hub {
 
     /// Starts a worker on hardware that may change.
     pub fn worker_on(&self, name: &str, source: Source, hardware: watch::Receiver<Hardware>) -> Worker {
-        self.worker_as(name, hardware, |config| config.source = source)
+        self.worker_as(name, source, hardware, |_| ())
     }
 
-    /// Starts a worker that differs from the others in what `change` says.
+    /// The same, told what else `set` says.
     pub fn worker_as(
         &self,
         name: &str,
+        source: Source,
         hardware: watch::Receiver<Hardware>,
-        change: impl FnOnce(&mut WorkerConfig),
+        set: impl FnOnce(&mut WorkerConfig),
     ) -> Worker {
         let gateways = vec![format!("ws://{}", self.addr)];
         let home = self.dir.path().join(name);
         let mut config = WorkerConfig::new(gateways, vec![self.operator.public()], home.clone(), 1 << 30);
         config.assignments_per_s = Some(1e4);
-        change(&mut config);
+        let (room, budget) = Budget::changeable(Some(1 << 30));
+        config.budget = budget;
+        set(&mut config);
         let wallet = Arc::new(Wallet::generate().expect("a wallet"));
         let (status, seen) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
         let running = tokio::spawn(worker::run(config, wallet, hardware, status, shutdown));
-        Worker { status: seen, home, stop, running }
+        Worker { status: seen, home, room, stop, running }
     }
 }
 
 pub struct Worker {
     pub status: watch::Receiver<WorkerStatus>,
     pub home: std::path::PathBuf,
+    /// Bytes that its user allows.
+    pub room: watch::Sender<Option<u64>>,
     stop: ShutdownTrigger,
     running: JoinHandle<Result<(), WorkerError>>,
 }

@@ -1,5 +1,6 @@
-//! The hub among many: what one address may hold, what polls may rely on, and what a leaving worker is owed.
+//! The hub among many and over time: what one address may hold, what polls may rely on, what a leaving worker is owed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvasir::hub::{HubLimits, HubTiming};
@@ -12,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::world::{HIDDEN, World, quick, soon};
+use crate::support::clock::JumpingClock;
 
 /// A worker's connection as a gateway hands it on for `peer`; it says nothing of its own accord.
 async fn silent(world: &World, peer: &str) -> TcpStream {
@@ -75,4 +77,22 @@ async fn the_last_receipt_waits_for_the_last_verdict() {
     let last = Receipt::read(&frame).expect("a receipt");
     assert_eq!((last.work_bytes, last.r#final), (3 * 4 * u64::from(HIDDEN), true));
     assert_eq!(old.recv().await, Err(WsError::Closed { code: 4001, reason: "replaced".into() }));
+}
+
+#[tokio::test]
+async fn a_wall_clock_that_jumps_evicts_nobody_and_moves_no_epoch() {
+    let mut world = World::start().await;
+    world.stop_hub();
+    world.stopped().await.expect("a clean stop");
+    let clock = Arc::new(JumpingClock::default());
+    world.config.clock = Arc::clone(&clock) as _;
+    world.start_hub().await;
+    let (mut worker, mut backbone) = world.session(7, 1).await;
+    for (request, hours) in [(1, 1), (2, -2), (3, 1)] {
+        clock.jump(0, hours * 3_600_000);
+        backbone.round(&mut worker, request, 1).await;
+        backbone.verdict(request, 0, 1).await;
+        let meter = world.meter_until(backbone.session(), |meter| meter.assignments == request).await;
+        assert_eq!((meter.epoch, meter.r#final), (2, false));
+    }
 }

@@ -20,9 +20,9 @@ pub struct DemoArgs {
     /// Text to continue.
     #[arg(long, default_value = DEMO_PROMPT)]
     pub prompt: String,
-    /// Tokens to generate.
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub tokens: u32,
+    /// Tokens to generate; 32 when absent, 256 with --chaos alone.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub tokens: Option<u32>,
     /// Workers to start.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
@@ -39,9 +39,15 @@ pub struct DemoArgs {
     /// Which GPU.
     #[command(flatten)]
     pub gpu: GpuFlags,
-    /// Kill a worker in the middle of the decode.
+    /// Kill workers in the middle of the decode and start them again.
     #[arg(long)]
     pub chaos: bool,
+    /// Decides who dies when; drawn and shown when absent.
+    #[arg(long, requires = "chaos")]
+    pub seed: Option<u64>,
+    /// Go on decoding for this long, e.g. 20m, with a kill every two seconds, and fail when memory or open files grow.
+    #[arg(long, requires = "chaos")]
+    pub soak: Option<String>,
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,

@@ -13,7 +13,7 @@ fn the_command_line_is_well_formed() {
 fn commands_read_with_their_defaults() {
     let cli = Cli::try_parse_from(["kvasir", "demo"]).unwrap();
     let Some(Command::Demo(demo)) = cli.command else { panic!("not the demo") };
-    assert_eq!((demo.workers, demo.tokens, demo.rtt, demo.device), (2, 32, 0.0, vec![Device::Auto]));
+    assert_eq!((demo.workers, demo.tokens, demo.rtt, demo.device), (2, None, 0.0, vec![Device::Auto]));
     assert_eq!(demo.remote_layers, LayerSelection::All);
     let cli = Cli::try_parse_from(["kvasir", "--headless", "hub", "--listen", "127.0.0.1:0"]).unwrap();
     assert_eq!(cli.headless, Some(Role::Hub));

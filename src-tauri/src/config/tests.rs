@@ -113,6 +113,7 @@ fn times_read_as_people_write_them() {
     assert_eq!(seconds("30d"), Some(30 * 86_400));
     assert_eq!(seconds("12h"), Some(12 * 3_600));
     assert_eq!(seconds("45m"), Some(45 * 60));
+    assert_eq!(seconds("20s"), Some(20));
     for wrong in ["", "d", "30", "-1d", "1.5h", "0d", "3651d", "99999999999999999999d"] {
         assert_eq!(seconds(wrong), None, "{wrong:?}");
     }

@@ -33,6 +33,19 @@ impl Decode {
         Ok(logits)
     }
 
+    /// Runs steps until there are `tokens` tokens.
+    ///
+    /// # Errors
+    /// A step that failed.
+    pub async fn run(&mut self, prompt: &[u32], tokens: usize) -> Result<(), ForwardError> {
+        let mut input = prompt.to_vec();
+        while self.tokens.len() < tokens {
+            self.step(&input).await?;
+            input = self.tokens[self.tokens.len() - 1..].to_vec();
+        }
+        Ok(())
+    }
+
     /// One-token steps per second; the first step, which may be a prompt's, does not count.
     #[must_use]
     pub fn tok_per_s(&self) -> f64 {

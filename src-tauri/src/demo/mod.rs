@@ -3,15 +3,21 @@
 //! The newcomer's first command, and the road's own end-to-end test. Both decodes advance in lockstep, so that the
 //! logits of every position are compared without keeping them.
 
+mod chaos;
 pub mod decode;
 mod delay;
+mod footprint;
 pub mod network;
+mod place;
 mod report;
+pub mod soak;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use report::{Chaos, LocalRun, RemoteRun, Report, WorkerPart};
+pub use footprint::Footprint;
+pub use place::Death;
+pub use report::{ChaosPart, LocalRun, RemoteRun, Report, WorkerPart};
 
 use crate::backbone::{self, Backbone};
 use crate::dispatch::{LocalDispatch, Mode, NotReady};
@@ -23,6 +29,7 @@ use crate::net::peer::PeerError;
 use crate::net::tls::TlsError;
 use crate::types::{NanoKvr, units};
 use crate::worker::Hardware;
+use chaos::Chaos;
 use decode::{Comparison, Decode};
 use network::{Network, NetworkOptions};
 
@@ -49,8 +56,8 @@ pub struct DemoOptions {
     pub remote_layers: Vec<u16>,
     /// Delay between the workers and the gateway, each way.
     pub one_way: Duration,
-    /// Kill a worker in the middle.
-    pub chaos: bool,
+    /// Kill workers on the way and start them again, as this seed decides.
+    pub chaos: Option<u64>,
 }
 
 /// Why there is no report.
@@ -107,7 +114,7 @@ pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Resul
         workers: options.workers,
         remote_layers: options.remote_layers.clone(),
         one_way: options.one_way,
-        cuttable: options.chaos,
+        cuttable: options.chaos.is_some(),
     })
     .await?;
     network.dispatch.wait_ready(worker_count, READY).await?;
@@ -116,14 +123,18 @@ pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Resul
 
     let mut comparison = Comparison::default();
     let (mut local_input, mut remote_input) = (prompt.clone(), prompt.clone());
-    let mut kills = 0;
+    let mut chaos = options.chaos.map(|seed| Chaos::new(seed, worker_count, options.tokens));
     for done in 0..options.tokens {
-        if options.chaos && done == options.tokens / 2 {
-            network.kill(0);
-            kills += 1;
-        }
         let logits = local.step(&local_input).await?;
-        comparison.add(&logits, &remote.step(&remote_input).await?);
+        let is_due = chaos.as_mut().is_some_and(|chaos| chaos.is_due(done));
+        let remote_logits = match chaos.as_mut().filter(|_| is_due) {
+            Some(chaos) => {
+                chaos.mend(&mut network).await?;
+                tokio::join!(remote.step(&remote_input), chaos.strike(&mut network)).0?
+            }
+            None => remote.step(&remote_input).await?,
+        };
+        comparison.add(&logits, &remote_logits);
         local_input = local.tokens[done..].to_vec();
         remote_input = remote.tokens[done..].to_vec();
         progress(done + 1);
@@ -165,9 +176,13 @@ pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Resul
         rate: Rate::default().0,
         wallet: first.wallet,
         workers,
-        chaos: options.chaos.then(|| Chaos {
-            kills,
+        chaos: options.chaos.zip(chaos).map(|(seed, chaos)| ChaosPart {
+            seed,
+            kills: chaos.kills,
+            restarts: chaos.restarts,
             recomputed: used.recomputed,
+            hedged: used.hedged,
+            late: used.late,
             added_latency_ms: remote.added_latency_ms(),
         }),
         local: LocalRun { text: tokenizer.decode(&local.tokens)?, tok_per_s: local.tok_per_s(), tokens: local.tokens },

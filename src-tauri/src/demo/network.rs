@@ -1,19 +1,19 @@
 //! All four roles in one process, on loopback, with throw-away keys: real listeners, real TLS, real accounts.
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{DemoError, delay};
+use super::DemoError;
+use super::place::{Death, Place, Ways};
 use crate::clock::{Clock, SystemClock};
-use crate::dispatch::{RemoteConfig, RemoteDispatch};
+use crate::dispatch::{DeadlineRule, RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
-use crate::hub::{self, HubConfig};
+use crate::hub::{self, HubConfig, HubTiming};
 use crate::kernel::ExpertCompute;
 use crate::ledger::{Ledger, WalletStatement};
 use crate::model::Model;
@@ -21,19 +21,15 @@ use crate::net::peer::PeerSecurity;
 use crate::net::tls::{self, TrialCertificates};
 use crate::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::types::PublicKey;
-use crate::wallet::Wallet;
-use crate::wire::WORKER_PATH;
 use crate::wire::handshake::HubIdentity;
 use crate::wire::invite::{Invite, InviteError};
 use crate::wire::signature::KeyPair;
-use crate::worker::{self, Hardware, WorkerConfig, WorkerStatus};
+use crate::worker::{Hardware, WorkerStatus};
 
 /// The name in the throw-away certificate.
 const HOST: &str = "localhost";
 /// How often the gateway asks the hub for new work: the demo's user waits for it.
 const POLL: Duration = Duration::from_millis(100);
-/// Memory that each worker offers, if its hardware has as much; the placement decides what it holds.
-const WORKER_MEMORY: u64 = 64 << 30;
 /// A throw-away hub certificate outlives every demo.
 const CERTIFICATE_S: u64 = 24 * 3600;
 /// Longest wait for a role that was told to stop.
@@ -55,11 +51,21 @@ pub struct NetworkOptions {
     pub cuttable: bool,
 }
 
+/// How a network waits; the defaults are those of the servers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waits {
+    /// How long a worker may take.
+    pub deadlines: DeadlineRule,
+    /// How long the hub waits.
+    pub hub: HubTiming,
+}
+
 /// A running network.
 pub struct Network {
     /// The backbone's dispatch.
     pub dispatch: RemoteDispatch,
-    workers: Vec<Worker>,
+    workers: Vec<Place>,
+    ways: Ways,
     roles: Vec<(ShutdownTrigger, JoinHandle<Result<(), DemoError>>)>,
     client: reqwest::Client,
     public: String,
@@ -68,19 +74,10 @@ pub struct Network {
     meters: Ledger,
     accounts: Ledger,
     /// Ledgers, worker ids, receipts; removed with the network.
-    _state: TempDir,
+    state: TempDir,
 }
 
-struct Worker {
-    address: PublicKey,
-    status: watch::Receiver<WorkerStatus>,
-    stop: ShutdownTrigger,
-    task: JoinHandle<Result<(), worker::WorkerError>>,
-    /// What stands between it and the gateway, if anything.
-    line: Option<JoinHandle<()>>,
-}
-
-async fn listen() -> Result<(TcpListener, std::net::SocketAddr), DemoError> {
+async fn listen() -> Result<(TcpListener, SocketAddr), DemoError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     Ok((listener, address))
@@ -92,6 +89,14 @@ impl Network {
     /// # Errors
     /// A listener, certificate or ledger that cannot be made.
     pub async fn start(options: NetworkOptions) -> Result<Self, DemoError> {
+        Self::start_with(options, Waits::default()).await
+    }
+
+    /// The same with other waits.
+    ///
+    /// # Errors
+    /// As [`Network::start`].
+    pub async fn start_with(options: NetworkOptions, waits: Waits) -> Result<Self, DemoError> {
         let state = TempDir::with_prefix("kvasir-demo-")?;
         let certificates = TrialCertificates::generate(&[HOST])?;
         let ca = state.path().join("ca.pem");
@@ -107,6 +112,7 @@ impl Network {
         let (backbone_listener, backbone) = listen().await?;
         let config = RemoteConfig {
             peers: PeerSecurity::pinned(&backbone_key, &[hub_key.public()])?,
+            deadlines: waits.deadlines,
             ..RemoteConfig::new(options.remote_layers)
         };
         let dispatch = RemoteDispatch::new(options.model, options.compute, config)?;
@@ -123,6 +129,7 @@ impl Network {
         let config = HubConfig {
             backbone_peer: PeerSecurity::pinned(&hub_key, &[backbone_key.public()])?,
             gateway_peer: PeerSecurity::pinned(&hub_key, &[gateway_key.public()])?,
+            timing: waits.hub,
             ..HubConfig::new(backbone.to_string(), vec![HOST.to_owned()], state.path().join("quarantine"))
         };
         let not_after = SystemClock::default().unix_ms() / 1000 + CERTIFICATE_S;
@@ -150,16 +157,19 @@ impl Network {
             })
         }));
 
+        let ways = Ways {
+            gateway,
+            host: HOST,
+            ca,
+            operator: operator.public(),
+            one_way: options.one_way,
+            has_line: options.cuttable || !options.one_way.is_zero(),
+        };
         let mut workers = Vec::new();
         for (index, hardware) in options.workers.into_iter().enumerate() {
-            let home = state.path().join(format!("worker-{index}"));
-            let (port, line) = if options.cuttable || !options.one_way.is_zero() {
-                let (near, address) = listen().await?;
-                (address.port(), Some(tokio::spawn(delay::serve(near, gateway, options.one_way))))
-            } else {
-                (gateway.port(), None)
-            };
-            workers.push(Worker { line, ..Worker::start(port, operator.public(), ca.clone(), home, hardware)? });
+            let mut place = Place::new(state.path().join(format!("worker-{index}")), hardware, ways.clone())?;
+            place.start().await?;
+            workers.push(place);
         }
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(rustls::ClientConfig::clone(&*tls::client_config_from_pem(
@@ -169,7 +179,7 @@ impl Network {
             .build()?;
         let public = format!("https://{HOST}:{}", gateway.port());
         let ca_pem = certificates.ca_pem;
-        Ok(Self { dispatch, workers, roles, client, public, operator, ca_pem, meters, accounts, _state: state })
+        Ok(Self { dispatch, workers, ways, roles, client, public, operator, ca_pem, meters, accounts, state })
     }
 
     /// The operator's invitation to this network.
@@ -194,10 +204,35 @@ impl Network {
         self.workers.iter().map(|w| w.address).collect()
     }
 
+    /// Where the gateway listens.
+    #[must_use]
+    pub fn gateway(&self) -> SocketAddr {
+        self.ways.gateway
+    }
+
+    /// Adds a worker that reaches the gateway through `way`; gives its index.
+    ///
+    /// # Errors
+    /// No wallet for it.
+    pub async fn add_worker(&mut self, hardware: Hardware, way: SocketAddr) -> Result<usize, DemoError> {
+        let index = self.workers.len();
+        let ways = Ways { gateway: way, ..self.ways.clone() };
+        let mut place = Place::new(self.state.path().join(format!("worker-{index}")), hardware, ways)?;
+        place.start().await?;
+        self.workers.push(place);
+        Ok(index)
+    }
+
     /// What worker `index` shows of itself.
     #[must_use]
     pub fn status(&self, index: usize) -> WorkerStatus {
         self.workers[index].status.borrow().clone()
+    }
+
+    /// Whether worker `index` runs.
+    #[must_use]
+    pub fn is_running(&self, index: usize) -> bool {
+        self.workers[index].is_running()
     }
 
     /// The hub's meters and the gateway's accounts.
@@ -206,13 +241,17 @@ impl Network {
         (&self.meters, &self.accounts)
     }
 
-    /// Ends worker `index` at once, as a crash does: its line breaks without a word of the protocol. Needs
-    /// [`NetworkOptions::cuttable`].
-    pub fn kill(&mut self, index: usize) {
-        if let Some(line) = &self.workers[index].line {
-            line.abort();
-        }
-        self.workers[index].task.abort();
+    /// Ends worker `index` at once, without a word of the protocol. Needs [`NetworkOptions::cuttable`].
+    pub fn kill(&mut self, index: usize, death: Death) {
+        self.workers[index].kill(death);
+    }
+
+    /// Starts worker `index` again, after it was killed: the same installation with the same wallet.
+    ///
+    /// # Errors
+    /// No port for its line.
+    pub async fn restart(&mut self, index: usize) -> Result<(), DemoError> {
+        self.workers[index].start().await
     }
 
     /// What the gateway's public account of a wallet says.
@@ -229,15 +268,9 @@ impl Network {
     /// # Errors
     /// The first role that failed.
     pub async fn stop(self) -> Result<(), DemoError> {
-        for worker in &self.workers {
-            worker.stop.fire();
-        }
+        self.workers.iter().for_each(Place::stop);
         for worker in self.workers {
-            // A killed worker ends as cancelled, which is what was asked for.
-            let _ = tokio::time::timeout(STOP, worker.task).await;
-            if let Some(line) = worker.line {
-                line.abort();
-            }
+            worker.stopped(STOP).await;
         }
         let mut result = Ok(());
         for (trigger, task) in self.roles.into_iter().rev() {
@@ -257,26 +290,4 @@ type Role = Box<dyn FnOnce(Shutdown) -> std::pin::Pin<Box<dyn Future<Output = Re
 
 async fn ledger(state: &TempDir, name: &str) -> Result<Ledger, DemoError> {
     Ok(Ledger::open(&format!("sqlite:{}", state.path().join(name).display())).await?)
-}
-
-impl Worker {
-    fn start(
-        port: u16,
-        operator: PublicKey,
-        ca: PathBuf,
-        home: PathBuf,
-        hardware: Hardware,
-    ) -> Result<Self, DemoError> {
-        let wallet = Wallet::generate().map_err(DemoError::Random)?;
-        let address = wallet.address();
-        let gateway = format!("wss://{HOST}:{port}{}", WORKER_PATH);
-        let config = WorkerConfig {
-            extra_ca: vec![ca],
-            ..WorkerConfig::new(vec![gateway], vec![operator], home, WORKER_MEMORY)
-        };
-        let (sender, status) = watch::channel(WorkerStatus::default());
-        let (stop, shutdown) = shutdown::channel();
-        let task = tokio::spawn(worker::run(config, Arc::new(wallet), hardware.fixed(), sender, shutdown));
-        Ok(Self { address, status, stop, task, line: None })
-    }
 }

@@ -49,13 +49,21 @@ pub struct WorkerPart {
     pub work_bytes: u64,
 }
 
-/// What a killed worker did to the decode.
+/// What killed workers did to the decode.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Chaos {
-    /// Workers killed in the middle of the decode.
+pub struct ChaosPart {
+    /// What decided who died when; the same seed kills the same again.
+    pub seed: u64,
+    /// Workers killed in the middle of a step.
     pub kills: u32,
+    /// Workers started again.
+    pub restarts: u32,
     /// Assignments that had been sent out and were computed again here.
     pub recomputed: u64,
+    /// Assignments that went to a replica after somebody else had not brought them.
+    pub hedged: u64,
+    /// Requests that missed their deadline.
+    pub late: u64,
     /// Slowest step's time beyond the median step.
     pub added_latency_ms: f64,
 }
@@ -101,7 +109,7 @@ pub struct Report {
     pub workers: Vec<WorkerPart>,
     /// With `--chaos`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub chaos: Option<Chaos>,
+    pub chaos: Option<ChaosPart>,
     /// Nano-KVR per work byte.
     #[serde(skip)]
     pub rate: u64,
@@ -172,8 +180,13 @@ impl fmt::Display for Report {
         if let Some(chaos) = &self.chaos {
             writeln!(
                 f,
-                "  chaos    {} worker killed, {} assignments computed again, slowest step + {:.1} ms",
-                chaos.kills, chaos.recomputed, chaos.added_latency_ms
+                "  chaos    seed {}: {} workers killed, {} started again, slowest step + {:.1} ms",
+                chaos.seed, chaos.kills, chaos.restarts, chaos.added_latency_ms
+            )?;
+            writeln!(
+                f,
+                "           {} assignments went to a replica, {} were computed again here, {} requests were late",
+                chaos.hedged, chaos.recomputed, chaos.late
             )?;
         }
         writeln!(

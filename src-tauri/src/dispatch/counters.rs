@@ -22,6 +22,8 @@ pub struct Counters {
     pub declined: AtomicU64,
     /// Requests that missed their deadline.
     pub late: AtomicU64,
+    /// The longest time that was waited for such a request, in microseconds.
+    pub late_us_max: AtomicU64,
     /// Requests lost because their session ended.
     pub lost: AtomicU64,
     /// Frames refused: malformed, duplicate, or nobody's.
@@ -47,6 +49,7 @@ pub struct Counts {
     pub poisonous: u64,
     pub declined: u64,
     pub late: u64,
+    pub late_us_max: u64,
     pub lost: u64,
     pub refused: u64,
     pub requests: u64,
@@ -63,6 +66,11 @@ impl Counters {
         counter.fetch_add(n as u64, Relaxed);
     }
 
+    /// Raises one of them to `us`, if it is lower.
+    pub(super) fn raise(counter: &AtomicU64, us: u64) {
+        counter.fetch_max(us, Relaxed);
+    }
+
     /// The counters now.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -75,6 +83,7 @@ impl Counters {
             poisonous: of(&self.poisonous),
             declined: of(&self.declined),
             late: of(&self.late),
+            late_us_max: of(&self.late_us_max),
             lost: of(&self.lost),
             refused: of(&self.refused),
             requests: of(&self.requests),

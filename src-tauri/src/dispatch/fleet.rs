@@ -2,11 +2,11 @@
 //!
 //! A worker's new slice takes over at the moment when it says that it holds all of it; until then the old one serves,
 //! and beside it what is verified of the new one.
-//! Slices that only shrink wait until the workers that take over are ready, so that a newcomer costs no coverage.
 //! Whoever does not get ready while its lease lives loses it with its session. Changes that only add routes are
 //! gathered, so that no worker can make the routes be built more often than a few times per [`GATHERING`].
 //! **Invariant:** a route leads only to experts that its session has confirmed.
 
+mod leasing;
 mod member;
 mod routes;
 mod view;
@@ -17,14 +17,15 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use tracing::warn;
 
-use super::placement::{Capacity, LayerSize, place};
+use super::heat::Heat;
+use super::placement::{LayerSize, Numbering, Rules};
 use super::session::Session;
 use crate::shutdown::Shutdown;
 use crate::types::{Digest, PublicKey, SessionId, WorkerId};
 use crate::wire::control::{ExpertGet, Offer, Release, SliceReady};
 use crate::wire::{FrameError, Slice};
+use leasing::LEVEL_EVERY;
 pub(super) use member::FetchRefused;
 use member::Member;
 pub(super) use routes::{Holder, Routes};
@@ -56,7 +57,7 @@ impl Goods {
     /// Stored bytes of a slice.
     fn bytes(&self, slice: &Slice) -> u64 {
         let size = |layer| self.layers.iter().find(|size| size.layer == layer).map_or(0, |size| size.expert_bytes);
-        slice.iter().map(|id| size(id.layer)).sum()
+        slice.counts().map(|(layer, count)| count as u64 * size(layer)).sum()
     }
 }
 
@@ -65,13 +66,23 @@ struct Members {
     by_key: BTreeMap<Key, Member>,
     /// Placement has to run.
     due: bool,
+    /// What everybody is to hold has to be said anew.
+    aim_due: bool,
     /// The routes have to be built.
     reroute_due: bool,
+    /// Whether everything that has an owner is held by somebody.
+    is_covered: bool,
+    /// When shares were last made even.
+    levelled: Option<Instant>,
 }
 
 /// See the module.
 pub(super) struct Fleet {
+    /// How often experts are asked for.
+    pub heat: Heat,
     goods: Goods,
+    rules: Rules,
+    numbering: Numbering,
     members: Mutex<Members>,
     routes: RwLock<Arc<Routes>>,
     replace: Notify,
@@ -83,9 +94,15 @@ fn key(session: &Session) -> Key {
 }
 
 impl Fleet {
-    pub fn new(goods: Goods) -> Self {
+    pub fn new(goods: Goods, rules: Rules) -> Self {
+        let numbering = Numbering::of(&goods.layers);
+        let last = goods.layers.iter().map(|size| size.layer).max();
+        let heat = Heat::new((0..=last.unwrap_or(0)).map(|layer| numbering.layer(layer).len()));
         Self {
+            heat,
             goods,
+            rules,
+            numbering,
             members: Mutex::default(),
             routes: RwLock::default(),
             replace: Notify::new(),
@@ -174,7 +191,12 @@ impl Fleet {
         }
         // The worker forgets an old lease once it holds two newer ones, so requests must not go on naming it.
         let routed = member.routed;
-        self.issue(&mut members);
+        if members.is_covered {
+            self.issue(&mut members);
+        } else {
+            members.aim_due = true;
+            self.replace.notify_one();
+        }
         if routed {
             self.reroute(&mut members);
         } else {
@@ -254,39 +276,18 @@ impl Fleet {
                 expired = true;
             }
         }
-        if expired || members.due {
-            self.place(&mut members);
+        let level = *members.levelled.get_or_insert(now) + LEVEL_EVERY <= now;
+        if level {
+            members.levelled = Some(now);
+        }
+        if expired || members.due || level {
+            self.place(&mut members, level, now);
+        } else if members.aim_due {
+            self.aim(&mut members);
+            self.issue(&mut members);
         }
         if members.reroute_due {
             self.reroute(&mut members);
-        }
-    }
-
-    fn place(&self, members: &mut Members) {
-        (members.due, members.reroute_due) = (false, true);
-        let mut offering: Vec<&mut Member> = members.by_key.values_mut().filter(|m| m.offer.is_some()).collect();
-        let capacities: Vec<Capacity> = offering
-            .iter()
-            .filter_map(|m| m.offer.as_ref())
-            .map(|offer| Capacity { memory_bytes: offer.memory_bytes, wants: offer.wants.clone() })
-            .collect();
-        let slices = place(&self.goods.layers, &capacities);
-        let (placed, wanted) = (slices.iter().map(Slice::len).sum::<usize>(), self.experts());
-        if placed < wanted && !offering.is_empty() {
-            warn!(placed, wanted, workers = offering.len(), "not all experts are covered; the rest is computed here");
-        }
-        for (member, slice) in offering.iter_mut().zip(slices) {
-            member.target = slice;
-        }
-        self.issue(members);
-    }
-
-    /// Sends the leases that are due: those that gain something at once, those that only lose once nobody gains.
-    fn issue(&self, members: &mut Members) {
-        let all = &mut members.by_key;
-        all.values_mut().filter(|m| m.is_stale() && !m.only_shrinks()).for_each(|m| m.lease(&self.goods));
-        if all.values().all(|m| m.leased.is_none()) {
-            all.values_mut().filter(|m| m.is_stale()).for_each(|m| m.lease(&self.goods));
         }
     }
 
@@ -294,7 +295,7 @@ impl Fleet {
     fn reroute(&self, members: &mut Members) {
         members.reroute_due = false;
         members.by_key.values_mut().for_each(|m| m.routed = !m.paused && m.serves().next().is_some());
-        let routes = Routes::to(members.by_key.values());
+        let routes = Routes::to(&self.numbering, members.by_key.values());
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
         self.changed.send_replace(());
     }
@@ -307,19 +308,14 @@ impl Fleet {
     /// Workers that serve what placement wants; `None` while a placement, routes or a lease are on their way.
     fn settled(&self) -> Option<usize> {
         let members = self.members();
-        let moving =
-            members.due || members.reroute_due || members.by_key.values().any(|m| m.offer.is_some() && !m.is_settled());
+        let is_due = members.due || members.aim_due || members.reroute_due;
+        let moving = is_due || members.by_key.values().any(|m| m.offer.is_some() && !m.is_settled());
         (!moving).then(|| members.by_key.values().filter(|m| m.is_settled()).count())
-    }
-
-    /// Experts of the remote layers.
-    fn experts(&self) -> usize {
-        self.goods.layers.iter().map(|l| usize::from(l.experts)).sum()
     }
 
     /// Experts of the remote layers, and how many of them have a route.
     fn coverage(&self) -> (usize, usize) {
-        (self.experts(), self.routes().len())
+        (self.numbering.total(), self.routes().len())
     }
 
     /// Waits until at least `workers` serve their slices, nothing is on the move and every expert is held.

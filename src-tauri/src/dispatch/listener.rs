@@ -6,18 +6,18 @@
 //! that waited for it at once; no frame of a peer can stop the listener; a worker fetches no more than it was leased;
 //! connections are bounded before they cost anything.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc};
 use tokio::task::{JoinError, JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::counters::Counters;
+use super::door::{Caller, Door};
 use super::fleet::FetchRefused;
 use super::inflight::Delivery;
 use super::remote::{RemoteDispatch, Shared};
@@ -75,6 +75,15 @@ enum ConnectionError {
 impl RemoteDispatch {
     /// Lets hubs connect until `shutdown`; returns once every connection has ended.
     pub async fn serve(&self, listener: TcpListener, shutdown: Shutdown) {
+        self.serve_at(Door::Tcp(listener), shutdown).await;
+    }
+
+    /// The same for streams that the caller has opened, and secured where they leave the machine.
+    pub async fn serve_streams(&self, streams: mpsc::Receiver<Io>, shutdown: Shutdown) {
+        self.serve_at(Door::Streams(streams), shutdown).await;
+    }
+
+    async fn serve_at(&self, mut door: Door, shutdown: Shutdown) {
         let sessions_max = self.shared.config.sessions_max;
         let places = Arc::new(Semaphore::new(sessions_max));
         let handles = Arc::new(Semaphore::new(sessions_max + OPENING_MAX));
@@ -85,13 +94,13 @@ impl RemoteDispatch {
             tokio::select! {
                 () = &mut placing => break,
                 Some(_) = connections.join_next() => {}
-                accepted = accept(&listener, &handles) => match accepted {
-                    Ok((handle, stream, from)) => {
+                accepted = accept(&mut door, &handles) => match accepted {
+                    Ok((handle, caller, from)) => {
                         let (shared, places) = (Arc::clone(&self.shared), Arc::clone(&places));
                         let shutdown = shutdown.clone();
                         connections.spawn(async move {
                             let _handle = handle;
-                            if let Err(error) = connection(&shared, stream, &places, &shutdown).await {
+                            if let Err(error) = connection(&shared, caller, &places, &shutdown).await {
                                 debug!(%from, %error, "hub connection ended");
                             }
                         });
@@ -108,24 +117,21 @@ impl RemoteDispatch {
 }
 
 /// The next connection, once there is a handle for it; until then others wait with the system.
-async fn accept(
-    listener: &TcpListener,
-    handles: &Arc<Semaphore>,
-) -> std::io::Result<(OwnedSemaphorePermit, TcpStream, SocketAddr)> {
+async fn accept(door: &mut Door, handles: &Arc<Semaphore>) -> std::io::Result<(OwnedSemaphorePermit, Caller, String)> {
     let handle = Arc::clone(handles).acquire_owned().await.map_err(std::io::Error::other)?;
-    let (stream, from) = listener.accept().await?;
-    Ok((handle, stream, from))
+    let (caller, from) = door.next().await?;
+    Ok((handle, caller, from))
 }
 
 /// One connection of a hub, from accept to close.
 async fn connection(
     shared: &Arc<Shared>,
-    stream: TcpStream,
+    caller: Caller,
     places: &Semaphore,
     shutdown: &Shutdown,
 ) -> Result<(), ConnectionError> {
     let opened = tokio::select! {
-        opened = open(shared, stream, places) => opened?,
+        opened = open(shared, caller, places) => opened?,
         () = shutdown.wait() => return Ok(()),
     };
     match opened {
@@ -139,11 +145,10 @@ type Opened<'a> = (SessionOpen, SemaphorePermit<'a>, FramedReader<ReadHalf<Io>>,
 /// Says hello and waits for the hub's worker; `None` when there is no room, or when no worker came of it.
 async fn open<'a>(
     shared: &Shared,
-    stream: TcpStream,
+    caller: Caller,
     places: &'a Semaphore,
 ) -> Result<Option<Opened<'a>>, ConnectionError> {
-    let (stream, _key) = shared.config.peers.accept(stream).await?;
-    let (mut reader, mut writer) = framed::split(stream);
+    let (mut reader, mut writer) = framed::split(caller.secured(&shared.config.peers).await?);
     let Ok(place) = places.try_acquire() else {
         let busy = Refuse { reason: "busy".into(), retry_after_ms: Some(BUSY_RETRY_MS) };
         writer.send(&busy.frame()?).await?;
@@ -223,8 +228,10 @@ impl Shared {
             Kind::Decline => session.inflight.decline(frame.header.request, Decline::read(&frame)?.reason),
             kind => return self.take_control(session, kind, &frame, gets),
         };
-        if delivery == Delivery::Unasked {
-            Counters::add(&self.counters.refused, 1);
+        match delivery {
+            Delivery::Taken => {}
+            Delivery::Late => session.came_late(),
+            Delivery::Unasked => Counters::add(&self.counters.refused, 1),
         }
         Ok(false)
     }

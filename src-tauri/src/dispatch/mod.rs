@@ -7,10 +7,12 @@
 mod batch;
 mod choice;
 pub mod counters;
+mod door;
 pub mod estimate;
 pub mod exact;
 pub mod experts;
 mod fleet;
+mod heat;
 mod here;
 pub mod inflight;
 mod listener;
@@ -27,6 +29,7 @@ pub use estimate::{DeadlineRule, Measured};
 pub use experts::ModelExperts;
 pub use fleet::{NotReady, WorkerView};
 pub use local::{LocalDispatch, Mode};
+pub use placement::Rules as PlacementRules;
 pub use remote::{RemoteConfig, RemoteDispatch};
 
 use crate::kernel::KernelError;

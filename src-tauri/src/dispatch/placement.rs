@@ -1,12 +1,26 @@
-//! Decides who holds which experts: the workers' memory and a list of remote layers in, one slice per worker out.
+//! Decides who holds which experts: what workers offer, hold and manage to do in, one share per worker out.
 //!
-//! A token pays one round trip for every layer that has a remote expert, so a worker gets whole layers first; a
-//! layer's experts are spread only when there are more workers than layers, or when no worker has room for all.
-//! **Promises:** pure and deterministic; no slice is larger than its worker's memory; no expert is given twice; when
-//! the experts are of one size and the memory suffices, every one is given.
+//! A token pays one round trip for every layer that has a remote expert, so a worker owns whole layers first; a layer's
+//! experts are spread only when there are more workers than layers, or when no worker has room for all. How much a
+//! worker owns follows its pace; one that is far slower than the others owns what is left, of the coldest layers, or
+//! nothing. Once everything is owned, spare memory holds replicas: of what slow or unproven workers own first, then of
+//! what is asked for most.
+//!
+//! **Promises:** pure and deterministic; no share is larger than its worker's memory; no expert is owned twice or twice
+//! on one worker; when the experts are of one size and the memory suffices, every one is owned; what is held already
+//! stays where it is, unless shares have grown far apart, and then a bounded number of bytes moves at a time.
 
-use crate::types::ExpertId;
+mod level;
+mod numbering;
+mod owners;
+mod replicas;
+mod table;
+
+use std::time::Duration;
+
 use crate::wire::Slice;
+pub use numbering::Numbering;
+use table::Table;
 
 /// A layer to be placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,209 +33,82 @@ pub struct LayerSize {
     pub expert_bytes: u64,
 }
 
-/// What a worker can hold.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// What a worker can hold, how fast it answers, and what it holds so far.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Capacity {
     /// Bytes that its slice may take.
     pub memory_bytes: u64,
     /// Layers it would rather hold; empty = any.
     pub wants: Vec<u16>,
+    /// Layers that it must not hold.
+    pub barred: Vec<u16>,
+    /// Assignments per second.
+    pub assignments_per_s: f64,
+    /// Time that a request and its answer travel.
+    pub round_trip: Duration,
+    /// Whether it has been here for a while and answers what it is asked.
+    pub is_proven: bool,
+    /// What it is asked for first.
+    pub own: Slice,
+    /// What it holds or is fetching, own and replicas.
+    pub held: Slice,
 }
 
-/// The unplaced rest of a layer: experts `next..experts`.
-struct Rest {
-    size: LayerSize,
-    next: u16,
-}
-
-impl Rest {
-    fn left(&self) -> u16 {
-        self.size.experts - self.next
+impl Capacity {
+    /// Steps of one row that it serves per second, one after the other; 0 when it says nothing usable. Paces that are
+    /// nearly alike are the same.
+    fn pace(&self) -> f64 {
+        let seconds = STEP_S + self.round_trip.as_secs_f64() + USUAL_ASSIGNMENTS / self.assignments_per_s;
+        let pace = 1.0 / seconds;
+        let grades = pace.log(GRADE).round();
+        if self.assignments_per_s > 0.0 && grades.is_finite() { GRADE.powf(grades) } else { 0.0 }
     }
 }
 
-/// A worker being filled.
-struct Filling<'a> {
-    capacity: &'a Capacity,
-    free_bytes: u64,
-    layers: usize,
-    experts: Vec<ExpertId>,
+/// What a step takes beside its experts, in seconds: round trips far below it make no difference.
+const STEP_S: f64 = 0.01;
+/// From one grade of pace to the next.
+const GRADE: f64 = 1.5;
+/// Assignments of the request by which workers are compared: one row of a usual model.
+const USUAL_ASSIGNMENTS: f64 = 8.0;
+
+/// What an operator decides about placement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// Most workers that hold an expert; 1 = no replicas.
+    pub holders_max: usize,
+    /// Bytes that may move to make shares even again; what a newcomer takes over does not count.
+    pub levelled_bytes_max: u64,
 }
 
-impl Filling<'_> {
-    /// Experts of this size that still fit.
-    fn room(&self, size: &LayerSize) -> u16 {
-        let fit = self.free_bytes.checked_div(size.expert_bytes).unwrap_or(u64::MAX);
-        u16::try_from(fit).unwrap_or(u16::MAX)
-    }
-
-    fn wants(&self, layer: u16) -> bool {
-        self.capacity.wants.contains(&layer)
-    }
-
-    /// Takes up to `count` experts from the rest of a layer.
-    fn take(&mut self, rest: &mut Rest, count: u16) {
-        let count = count.min(rest.left()).min(self.room(&rest.size));
-        if count == 0 {
-            return;
-        }
-        let layer = rest.size.layer;
-        self.experts.extend((rest.next..rest.next + count).map(|expert| ExpertId { layer, expert }));
-        self.free_bytes -= u64::from(count) * rest.size.expert_bytes;
-        self.layers += 1;
-        rest.next += count;
+impl Default for Rules {
+    fn default() -> Self {
+        Self { holders_max: 2, levelled_bytes_max: 1 << 30 }
     }
 }
 
-/// One slice per worker, in the order of `workers`.
+/// How often experts were asked for: by layer, then by expert. What is missing counts as never.
+pub type Heat = [Vec<u32>];
+
+/// What a worker is to hold.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Share {
+    /// Experts for which it is asked first.
+    pub own: Slice,
+    /// Experts that it holds for when their owner is slow or gone.
+    pub replicas: Slice,
+}
+
+/// One share per worker, in the order of `workers`.
 #[must_use]
-pub fn place(layers: &[LayerSize], workers: &[Capacity]) -> Vec<Slice> {
-    let mut rests: Vec<Rest> = layers.iter().map(|size| Rest { size: *size, next: 0 }).collect();
-    let mut fillings: Vec<Filling<'_>> = workers
-        .iter()
-        .map(|capacity| Filling { capacity, free_bytes: capacity.memory_bytes, layers: 0, experts: Vec::new() })
-        .collect();
-    if workers.len() > layers.len() {
-        spread(&mut rests, &mut fillings);
-    } else {
-        whole_layers(&mut rests, &mut fillings);
-    }
-    remainder(&mut rests, &mut fillings);
-    fillings.into_iter().map(|f| f.experts.into_iter().collect()).collect()
-}
-
-/// Gives each layer whole to the worker with the fewest layers that has the room: wished-for layers first, up to a
-/// fair share each, then the others.
-fn whole_layers(rests: &mut [Rest], fillings: &mut [Filling<'_>]) {
-    let share = rests.len().div_ceil(fillings.len().max(1));
-    for wished in [true, false] {
-        for rest in rests.iter_mut().filter(|r| r.left() > 0) {
-            let size = rest.size;
-            let takes = |f: &&mut Filling<'_>| {
-                f.room(&size) >= size.experts && (!wished || (f.wants(size.layer) && f.layers < share))
-            };
-            if let Some(worker) = fillings.iter_mut().filter(takes).min_by_key(|f| f.layers) {
-                worker.take(rest, size.experts);
-            }
-        }
-    }
-}
-
-/// Gives each worker to one layer, evenly, and each layer's experts to its workers in equal shares.
-fn spread(rests: &mut [Rest], fillings: &mut [Filling<'_>]) {
-    let mut groups: Vec<Vec<usize>> = rests.iter().map(|_| Vec::new()).collect();
-    for (index, worker) in fillings.iter().enumerate() {
-        let preferred = |i: &usize| (!worker.wants(rests[*i].size.layer), groups[*i].len());
-        if let Some(group) = (0..groups.len()).filter(|i| worker.room(&rests[*i].size) > 0).min_by_key(preferred) {
-            groups[group].push(index);
-        }
-    }
-    for (rest, group) in rests.iter_mut().zip(&groups) {
-        for (taken, index) in group.iter().enumerate() {
-            let shares = (group.len() - taken) as u16;
-            fillings[*index].take(rest, rest.left().div_ceil(shares));
-        }
-    }
-}
-
-/// Gives what is left to whoever has the most room for it, in as few pieces as possible.
-fn remainder(rests: &mut [Rest], fillings: &mut [Filling<'_>]) {
-    for rest in rests {
-        while rest.left() > 0 {
-            let roomiest = fillings
-                .iter_mut()
-                .enumerate()
-                .max_by_key(|(index, f)| (f.room(&rest.size), std::cmp::Reverse(*index)))
-                .filter(|(_, f)| f.room(&rest.size) > 0);
-            let Some((_, worker)) = roomiest else { break };
-            worker.take(rest, rest.size.experts);
-        }
-    }
+pub fn place(layers: &[LayerSize], heat: &Heat, workers: &[Capacity], rules: &Rules) -> Vec<Share> {
+    let mut table = Table::new(layers, heat, workers);
+    table.keep();
+    table.fill();
+    table.level(rules.levelled_bytes_max);
+    let replicas = table.replicas(rules.holders_max);
+    table.shares(&replicas)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn layers(count: u16, experts: u16, expert_bytes: u64) -> Vec<LayerSize> {
-        (0..count).map(|layer| LayerSize { layer, experts, expert_bytes }).collect()
-    }
-
-    fn workers(memory: &[u64]) -> Vec<Capacity> {
-        memory.iter().map(|m| Capacity { memory_bytes: *m, wants: vec![] }).collect()
-    }
-
-    fn texts(slices: &[Slice]) -> Vec<String> {
-        slices.iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn whole_layers_come_first() {
-        let slices = place(&layers(4, 16, 10), &workers(&[1000, 1000]));
-        assert_eq!(texts(&slices), ["0:0-15,2:0-15", "1:0-15,3:0-15"]);
-    }
-
-    #[test]
-    fn a_layer_is_split_when_there_are_more_workers_than_layers() {
-        let slices = place(&layers(1, 16, 10), &workers(&[1000, 1000, 1000]));
-        assert_eq!(texts(&slices), ["0:0-5", "0:6-10", "0:11-15"]);
-    }
-
-    #[test]
-    fn a_layer_that_fits_nowhere_is_split_and_the_rest_stays_local() {
-        let slices = place(&layers(2, 16, 10), &workers(&[100, 90]));
-        assert_eq!(texts(&slices), ["0:0-9", "0:10-15,1:0-2"]);
-    }
-
-    #[test]
-    fn a_wish_is_followed_where_memory_allows() {
-        let mut two = workers(&[1000, 1000]);
-        two[0].wants = vec![1];
-        assert_eq!(texts(&place(&layers(2, 4, 10), &two)), ["1:0-3", "0:0-3"]);
-    }
-
-    #[test]
-    fn nobody_and_nothing_are_fine() {
-        assert!(place(&layers(2, 4, 10), &[]).is_empty());
-        assert_eq!(texts(&place(&[], &workers(&[10]))), [""]);
-    }
-
-    proptest! {
-        #[test]
-        fn memory_is_respected_and_nothing_is_given_twice(
-            sizes in prop::collection::vec((0u16..40, 0u64..50), 0..6),
-            memory in prop::collection::vec(0u64..2000, 0..9),
-        ) {
-            let layers: Vec<LayerSize> = sizes
-                .iter()
-                .enumerate()
-                .map(|(i, (experts, expert_bytes))| LayerSize { layer: i as u16, experts: *experts, expert_bytes: *expert_bytes })
-                .collect();
-            let slices = place(&layers, &workers(&memory));
-            prop_assert_eq!(&slices, &place(&layers, &workers(&memory)));
-            let mut seen = std::collections::BTreeSet::new();
-            for (slice, memory) in slices.iter().zip(&memory) {
-                let bytes: u64 = slice.iter().map(|id| layers[id.layer as usize].expert_bytes).sum();
-                prop_assert!(bytes <= *memory);
-                for id in slice.iter() {
-                    prop_assert!(id.expert < layers[id.layer as usize].experts);
-                    prop_assert!(seen.insert(id));
-                }
-            }
-        }
-
-        #[test]
-        fn every_expert_is_covered_when_memory_allows(
-            count in 0u16..6,
-            experts in 1u16..40,
-            expert_bytes in 1u64..50,
-            memory in prop::collection::vec(0u64..4000, 1..9),
-        ) {
-            let slices = place(&layers(count, experts, expert_bytes), &workers(&memory));
-            let room: u64 = memory.iter().map(|m| m / expert_bytes).sum();
-            let placed: usize = slices.iter().map(Slice::len).sum();
-            prop_assert_eq!(placed as u64, room.min(u64::from(count) * u64::from(experts)));
-        }
-    }
-}
+mod tests;

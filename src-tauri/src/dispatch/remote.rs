@@ -16,7 +16,7 @@ use super::estimate::DeadlineRule;
 use super::exact::{Form, OpenStep, Part};
 use super::fleet::{Fleet, Goods, NotReady, WorkerView};
 use super::here::{Computing, Here, joined};
-use super::placement::LayerSize;
+use super::placement::{LayerSize, Rules};
 use super::request::{Asked, Failure, Request};
 use super::stock::Stock;
 use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, RowSum, StepSums};
@@ -42,6 +42,8 @@ pub struct RemoteConfig {
     pub expert_cache_bytes: u64,
     /// The model's manifest, when it is known already; else every expert is read once to make it.
     pub manifest: Option<Manifest>,
+    /// How experts are given to workers.
+    pub placement: Rules,
 }
 
 impl RemoteConfig {
@@ -53,10 +55,16 @@ impl RemoteConfig {
     /// The defaults for these layers; hubs on this machine only.
     #[must_use]
     pub fn new(remote_layers: Vec<u16>) -> Self {
-        let (deadlines, peers) = (DeadlineRule::default(), PeerSecurity::Loopback);
-        let (sessions_max, expert_cache_bytes) = (Self::SESSIONS_MAX, Self::EXPERT_CACHE_BYTES);
-        let (local_experts, manifest) = (true, None);
-        Self { remote_layers, deadlines, sessions_max, peers, local_experts, expert_cache_bytes, manifest }
+        Self {
+            remote_layers,
+            deadlines: DeadlineRule::default(),
+            sessions_max: Self::SESSIONS_MAX,
+            peers: PeerSecurity::Loopback,
+            local_experts: true,
+            expert_cache_bytes: Self::EXPERT_CACHE_BYTES,
+            manifest: None,
+            placement: Rules::default(),
+        }
     }
 }
 
@@ -107,12 +115,13 @@ impl RemoteDispatch {
         let layers: BTreeSet<u16> = config.remote_layers.iter().copied().filter(travels).collect();
         let experts = Arc::new(experts.leased(layers.iter().copied(), config.expert_cache_bytes));
         let layers: Vec<LayerSize> = layers.into_iter().filter_map(|layer| stock.layer_size(layer)).collect();
-        let fleet = Fleet::new(Goods {
+        let goods = Goods {
             layers,
             model_layers: stock.layers(),
             manifest: stock.manifest_id(),
             manifest_bytes: stock.manifest_bytes(),
-        });
+        };
+        let fleet = Fleet::new(goods, config.placement);
         let (counters, requests) = (Counters::default(), AtomicU64::new(1));
         let here = Here::new(Arc::clone(&experts), compute);
         let shared = Shared { config, experts, stock, fleet, counters, here, hidden_size, requests };
@@ -183,6 +192,8 @@ impl Shared {
             let experts = open.by_expert(&rows, |_| true).into_keys().collect();
             Wanted { rows, experts, tried: Vec::new(), deaths: 0 }
         };
+        let asked = open.by_expert(&rows, |_| true);
+        self.fleet.heat.count(open.layer(), asked.iter().flat_map(|(expert, rows)| rows.iter().map(|_| *expert)));
         round.keep(open, &everything(kept));
         self.ask_for(open, &mut round, everything(rows), None);
         round
@@ -292,7 +303,7 @@ impl Shared {
 
         let mut failed_rows = BTreeSet::new();
         for request in &round.requests {
-            self.count_failure(request.failure);
+            self.count_failure(request);
             for Asked { part, partials, .. } in &request.asked {
                 let Some(partials) = partials else { continue };
                 open.add(part, partials)?;
@@ -349,9 +360,13 @@ impl Shared {
         Ok(())
     }
 
-    fn count_failure(&self, failure: Option<Failure>) {
-        let counter = match failure {
-            Some(Failure::Late) => &self.counters.late,
+    fn count_failure(&self, request: &Request) {
+        let counter = match request.failure {
+            Some(Failure::Late) => {
+                let allowed_us = u64::try_from(request.allowed().as_micros()).unwrap_or(u64::MAX);
+                Counters::raise(&self.counters.late_us_max, allowed_us);
+                &self.counters.late
+            }
             Some(Failure::Declined) => &self.counters.declined,
             Some(Failure::Lost) => &self.counters.lost,
             None => return,

@@ -119,6 +119,11 @@ impl Request {
         self.deadline
     }
 
+    /// How long its worker may take.
+    pub fn allowed(&self) -> Duration {
+        self.deadline - self.sent
+    }
+
     /// Bytes of its frames, both ways.
     pub fn raw_bytes(&self) -> usize {
         self.raw_bytes
@@ -163,7 +168,7 @@ impl Request {
     pub fn fail(&mut self, failure: Failure, now: Instant) {
         self.failure = Some(failure);
         match failure {
-            Failure::Late => self.session.late(self.load, self.deadline - self.sent, now),
+            Failure::Late => self.session.late(self.load, self.allowed(), now),
             Failure::Declined => self.session.missed(now),
             Failure::Lost => {}
         }

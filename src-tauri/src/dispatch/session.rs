@@ -1,7 +1,8 @@
 //! One worker's session as dispatch sees it: the way out, what the worker owes, and how fast it is.
 //!
-//! **Promises:** a request's frames are queued together or not at all; nobody waits for a full queue; a worker that
-//! several times in a row gave nothing usable in time is left alone for a while instead of costing every step a deadline.
+//! **Promises:** a request's frames are queued together or not at all; nobody waits for a full queue; a worker that owes
+//! a late answer, or several times in a row gave nothing usable, is left alone for a while instead of costing every step
+//! a deadline.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,13 @@ struct Pace {
     benched_until: Option<Instant>,
     /// When the newest request was sent.
     asked: Option<Instant>,
+}
+
+impl Pace {
+    fn bench(&mut self, now: Instant) {
+        let doublings = self.misses_in_a_row.saturating_sub(MISSES_IN_A_ROW).min(BENCH_DOUBLINGS_MAX);
+        self.benched_until = Some(now + BENCH * (1 << doublings));
+    }
 }
 
 /// See the module.
@@ -125,19 +133,32 @@ impl Session {
         pace.benched_until = None;
     }
 
-    /// A request missed its deadline, which was `allowed` after its sending.
+    /// A request missed its deadline, which was `allowed` after its sending. A link that has gone dark looks like this, so
+    /// the worker is asked no more until its answer comes after all, or for a while. A newcomer, whose first answers are
+    /// its slowest, has more than one chance.
     pub fn late(&self, load: Load, allowed: Duration, now: Instant) {
-        self.pace().estimate.missed(load, allowed);
-        self.missed(now);
+        let mut pace = self.pace();
+        pace.estimate.missed(load, allowed);
+        pace.misses_in_a_row += 1;
+        if pace.estimate.measured().answers > 0 || pace.misses_in_a_row >= MISSES_IN_A_ROW {
+            pace.bench(now);
+        }
     }
 
-    /// A request came to nothing at `now`: late, declined, or answered with something that cannot be used.
+    /// An answer came after its deadline: the worker is slow, not dead.
+    pub fn came_late(&self) {
+        let mut pace = self.pace();
+        if pace.misses_in_a_row < MISSES_IN_A_ROW {
+            pace.benched_until = None;
+        }
+    }
+
+    /// A request came to nothing at `now`: declined, or answered with something that cannot be used.
     pub fn missed(&self, now: Instant) {
         let mut pace = self.pace();
         pace.misses_in_a_row += 1;
         if pace.misses_in_a_row >= MISSES_IN_A_ROW {
-            let doublings = (pace.misses_in_a_row - MISSES_IN_A_ROW).min(BENCH_DOUBLINGS_MAX);
-            pace.benched_until = Some(now + BENCH * (1 << doublings));
+            pace.bench(now);
             debug!(session = %self.opened.session_id, misses = pace.misses_in_a_row, "worker is left alone for a while");
         }
     }
@@ -213,7 +234,9 @@ pub(super) mod tests {
         let (session, _frames, _ended) = Session::new(opened(1));
         let load = Load { bytes: 1, queued: 0, assignments: 1 };
         let (now, took) = (Instant::now(), Duration::from_secs(1));
-        (0..MISSES_IN_A_ROW).for_each(|_| session.late(load, took, now));
+        (1..MISSES_IN_A_ROW).for_each(|_| session.missed(now));
+        assert!(session.may_be_asked(now));
+        session.missed(now);
         assert!(!session.may_be_asked(now));
         assert!(session.may_be_asked(now + BENCH));
         session.missed(now + BENCH);
@@ -221,5 +244,21 @@ pub(super) mod tests {
         assert!(session.may_be_asked(now + BENCH * 3));
         session.on_time(load, Duration::from_millis(1));
         assert!(session.may_be_asked(now + BENCH));
+    }
+
+    #[test]
+    fn a_worker_that_owes_a_late_answer_is_not_asked_until_it_comes() {
+        let (session, _frames, _ended) = Session::new(opened(1));
+        let (now, load) = (Instant::now(), Load { bytes: 1, queued: 0, assignments: 1 });
+        session.late(load, Duration::from_secs(1), now);
+        assert!(session.may_be_asked(now), "a newcomer has another chance");
+        session.on_time(load, Duration::from_secs(1));
+        session.late(load, Duration::from_secs(1), now);
+        assert!(!session.may_be_asked(now));
+        session.came_late();
+        assert!(session.may_be_asked(now));
+        (1..MISSES_IN_A_ROW).for_each(|_| session.late(load, Duration::from_secs(1), now));
+        session.came_late();
+        assert!(!session.may_be_asked(now), "always late is no better than never");
     }
 }

@@ -42,8 +42,10 @@ pub use admin::AdminError;
 pub use config::{AdmissionPolicy, HubConfig, HubLimits, HubTiming};
 pub use members::MembersError;
 pub use meters::FlushError;
+pub use outstanding::{Judgement, Outstanding, OutstandingError};
 pub use quarantine::QuarantineError;
 pub use receipts::ReceiptTiming;
+pub use tally::{Tally, Totals};
 
 use crate::ledger::{Ledger, LedgerError};
 use crate::net::Io;

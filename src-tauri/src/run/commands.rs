@@ -18,12 +18,18 @@ use crate::cli::{
     BenchCommand, BenchDenseArgs, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuArgs, GpuFlags, LayerSelection,
     LedgerCommand, WalletCommand,
 };
+use crate::config::parse_duration;
 use crate::demo::{self, DemoOptions};
 use crate::dispatch::{LocalDispatch, Mode};
 use crate::kernel::{CpuPath, Crew};
 use crate::ledger::Ledger;
 use crate::model::{Model, Reach};
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
+
+/// Tokens of a demo unless told otherwise.
+const DEMO_TOKENS: u32 = 32;
+/// The same of one in which workers die: long enough for several deaths.
+const CHAOS_TOKENS: u32 = 256;
 
 /// `kvasir demo`.
 pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
@@ -32,20 +38,51 @@ pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
     let one_way = one_way(args.rtt)?;
     let mut devices = Devices::new(args.gpu);
     let dealt = args.device.iter().cycle().take(args.workers.into());
+    let seed = match (args.chaos, args.seed) {
+        (false, _) => None,
+        (true, Some(seed)) => Some(seed),
+        (true, None) => {
+            let mut seed = [0; 4];
+            getrandom::fill(&mut seed).map_err(|error| format!("no randomness for a seed: {error}"))?;
+            Some(u32::from_le_bytes(seed).into())
+        }
+    };
+    let lasts = args.soak.as_deref().map(|text| parse_duration("--soak", text)).transpose();
+    let lasts = lasts.map_err(|error| usage(error.to_string()))?;
+    let tokens = args.tokens.unwrap_or(if args.chaos && lasts.is_none() { CHAOS_TOKENS } else { DEMO_TOKENS });
     let options = DemoOptions {
         remote_layers: layers(&args.remote_layers, &model)?,
         prompt: args.prompt,
-        tokens: args.tokens as usize,
+        tokens: tokens as usize,
         compute: device::cpu(all_threads())?,
         workers: dealt.map(|device| devices.open(*device, 1)).collect::<Result<_, _>>()?,
         one_way,
-        chaos: args.chaos,
+        chaos: seed,
         model,
     };
-    let bar = bar(args.tokens.into(), "decoding locally and through workers");
+    if let (Some(lasts), Some(seed)) = (lasts, seed) {
+        return soak(options, seed, lasts, args.json);
+    }
+    let bar = bar(tokens.into(), "decoding locally and through workers");
     let report = runtime()?.block_on(demo::run(options, |done| bar.set_position(done as u64)))?;
     bar.finish_and_clear();
     if args.json {
+        say(serde_json::to_string_pretty(&report)?)?;
+    } else {
+        say(&report)?;
+    }
+    match report.failure() {
+        None => Ok(ExitCode::SUCCESS),
+        Some(failure) => Err(failure.into()),
+    }
+}
+
+/// `kvasir demo --soak`.
+fn soak(options: DemoOptions, seed: u64, lasts: Duration, json: bool) -> Result<ExitCode, AnyError> {
+    let bar = bar(lasts.as_secs(), "seconds of decoding while workers die");
+    let report = runtime()?.block_on(demo::soak::run(options, seed, lasts, |over_s| bar.set_position(over_s)))?;
+    bar.finish_and_clear();
+    if json {
         say(serde_json::to_string_pretty(&report)?)?;
     } else {
         say(&report)?;

@@ -223,7 +223,7 @@ fn network_of(config: &config::Worker) -> Result<WorkerConfig, AnyError> {
     let config::Worker { gateways, operators, join, state, memory_bytes, .. } = config;
     if join.is_none() && !gateways.is_empty() {
         let typed = WorkerConfig::new(gateways.clone(), operators.clone(), state.clone(), 0);
-        return Ok(WorkerConfig { memory_bytes: *memory_bytes, ..typed });
+        return Ok(WorkerConfig { budget: (*memory_bytes).into(), ..typed });
     }
     let now_unix_s = SystemClock::default().unix_ms() / 1000;
     let Some(invite) = network::join(state, join.as_deref(), operators, now_unix_s)? else {

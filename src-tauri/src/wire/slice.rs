@@ -76,7 +76,13 @@ impl Slice {
     /// Experts in the slice.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.values().flatten().map(|(a, b)| usize::from(b - a) + 1).sum()
+        self.counts().map(|(_, count)| count).sum()
+    }
+
+    /// Layers and how many of their experts are held, ascending.
+    pub fn counts(&self) -> impl Iterator<Item = (u16, usize)> + '_ {
+        let count = |list: &Vec<(u16, u16)>| list.iter().map(|(a, b)| usize::from(b - a) + 1).sum();
+        self.0.iter().map(move |(layer, list)| (*layer, count(list)))
     }
 
     /// Whether nothing is held.
@@ -100,7 +106,9 @@ impl Slice {
 
 impl FromIterator<ExpertId> for Slice {
     fn from_iter<I: IntoIterator<Item = ExpertId>>(experts: I) -> Self {
-        let sorted: std::collections::BTreeSet<ExpertId> = experts.into_iter().collect();
+        let mut sorted: Vec<ExpertId> = experts.into_iter().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
         let mut slice = Self::default();
         for id in sorted {
             slice.push_range(id.layer, id.expert, id.expert);

@@ -63,7 +63,7 @@ impl Equipment {
         let kernel = Arc::clone(&self.kernel);
         let free = spawn_blocking(move || kernel.memory_bytes()).await.ok().flatten();
         let own = free.map(|free| free.saturating_add(worker.library.bytes()));
-        match (worker.config.memory_bytes, own) {
+        match (worker.config.budget.bytes(), own) {
             (Some(allowed), Some(own)) => allowed.min(own),
             (Some(bytes), None) | (None, Some(bytes)) => bytes,
             (None, None) => HOST_MEMORY,

@@ -77,9 +77,9 @@ pub(super) struct Taking {
 /// Bytes that a session offers.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
-    /// At its start.
-    pub first: u64,
-    /// Now: less, once the hardware took less.
+    /// The most so far.
+    pub most: u64,
+    /// Now: less, once the hardware took less or the user allows less.
     pub now: u64,
 }
 
@@ -89,8 +89,8 @@ pub(super) enum Taken {
     Held { held: Arc<Held>, bytes: u64 },
     /// The hardware took no more than `placed` bytes, what it held before included.
     Full { lease: Lease, bytes: u64, placed: u64, why: KernelError },
-    /// It was given before the backbone heard that the room is less; another one follows.
-    Outdated,
+    /// It was given before the backbone heard that the room is less; another one follows, or room for it.
+    Outdated(Lease),
 }
 
 impl Taking {
@@ -110,12 +110,12 @@ impl Taking {
                 None => wanted.push(Wanted { id, digest, bytes, apart: false }),
             }
         }
-        if total > self.room.first {
-            return Err(FetchError::TooLarge { bytes: total, memory: self.room.first });
+        if total > self.room.most {
+            return Err(FetchError::TooLarge { bytes: total, memory: self.room.most });
         }
         if total > self.room.now {
             debug!(lease = lease.lease, total, room = self.room.now, "waiting for a lease that fits");
-            return Ok(Taken::Outdated);
+            return Ok(Taken::Outdated(lease));
         }
         self.make_room(&slice, &manifest, &wanted).await?;
         self.name_needs(&slice, &manifest).await?;

@@ -13,6 +13,7 @@ use super::equipment::Equipment;
 use super::fetch::FetchError;
 use super::hardware::Hardware;
 use super::session::{self, SessionError};
+use super::slept::slept;
 use super::status::Phase;
 use super::{Timers, Worker, join};
 use crate::net::ws::WsError;
@@ -21,6 +22,8 @@ use crate::wire::handshake::HandshakeError;
 
 /// Close code for a session that a newer one of the same installation has replaced.
 const REPLACED: u16 = 4001;
+/// Close code for a message that is larger than any the hub takes.
+const OVERSIZE: u16 = 1009;
 /// Pause after a refusal that will not mend itself, and after being replaced.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// Longest pause that a hub may ask for.
@@ -35,6 +38,8 @@ pub(super) enum Ended {
     GoAway(Duration),
     /// There is other hardware to use.
     Changed,
+    /// The machine slept.
+    Slept,
     /// The hardware went away.
     Lost(String),
 }
@@ -97,7 +102,10 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
             joined = join::join(worker, url) => match joined {
                 Ok(joined) => {
                     let since = Instant::now();
-                    let ended = session::serve(worker, in_use, joined, &mut hardware, shutdown).await;
+                    let ended = tokio::select! {
+                        ended = session::serve(worker, in_use, joined, &mut hardware, shutdown) => ended,
+                        () = slept(&*worker.config.clock, timers.look) => Ok(Ended::Slept),
+                    };
                     lived = since.elapsed();
                     ended
                 }
@@ -117,6 +125,10 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
                 (pause, "the hub is going away".to_owned())
             }
             Ok(Ended::Changed) => continue,
+            Ok(Ended::Slept) => {
+                info!("the machine slept; connecting anew");
+                continue;
+            }
             Ok(Ended::Lost(reason)) => {
                 warn!(reason, "hardware lost");
                 worker.library.clear();
@@ -150,7 +162,7 @@ fn pause_after(error: &SessionError, backoff: &mut Backoff) -> Duration {
     let bound = backoff.bound();
     match error {
         SessionError::Handshake(error) if !error.is_temporary() => LONG_PAUSE + jitter(bound),
-        SessionError::Socket(WsError::Closed { code: REPLACED, .. }) => LONG_PAUSE + jitter(bound),
+        SessionError::Socket(WsError::Closed { code: REPLACED | OVERSIZE, .. }) => LONG_PAUSE + jitter(bound),
         // The next lease would name such experts again.
         SessionError::Fetch(FetchError::Unusable { .. }) => LONG_PAUSE + jitter(bound),
         _ => jitter(bound),
@@ -188,8 +200,10 @@ mod tests {
         assert!(pause_after(&refused("unauthorised", None), &mut backoff) >= LONG_PAUSE);
         let forever = pause_after(&refused("busy", Some(u64::MAX)), &mut backoff);
         assert!((WISH_MAX..=WISH_MAX + Timers::default().backoff_max).contains(&forever));
-        let replaced = SessionError::Socket(WsError::Closed { code: REPLACED, reason: "replaced".into() });
-        assert!(pause_after(&replaced, &mut backoff) >= LONG_PAUSE);
+        for code in [REPLACED, OVERSIZE] {
+            let closed = SessionError::Socket(WsError::Closed { code, reason: "again is no better".into() });
+            assert!(pause_after(&closed, &mut backoff) >= LONG_PAUSE);
+        }
         assert!(
             pause_after(&SessionError::Closed, &mut Backoff::new(&Timers::default())) <= Duration::from_millis(250)
         );

@@ -5,6 +5,7 @@
 //! **Promises:** no expert is used before its digest was checked; no data from a peer is ever a path, a URL or code;
 //! a request is answered once or declined, never left; stopping takes less than two seconds.
 
+mod budget;
 mod cache;
 mod equipment;
 mod fetch;
@@ -22,6 +23,7 @@ mod pipe;
 mod receipts;
 mod serve;
 mod session;
+mod slept;
 mod slices;
 mod status;
 mod window;
@@ -41,6 +43,7 @@ use crate::wire::handshake::AuthSigner;
 use crate::wire::invite::Invite;
 use cache::Cache;
 
+pub use budget::Budget;
 pub use cache::CacheConfig;
 pub use hardware::Hardware;
 pub use home::HomeError;
@@ -66,6 +69,8 @@ pub struct Timers {
     pub backoff_max: Duration,
     /// A link that lived this long was a good one: the pauses start over.
     pub healthy: Duration,
+    /// Between two looks at the clocks, for whether the machine slept.
+    pub look: Duration,
     /// Longest wait for one piece of an expert.
     pub chunk: Duration,
     /// How long requests under way are still answered when the worker stops.
@@ -81,6 +86,7 @@ impl Default for Timers {
             backoff_first: Duration::from_millis(250),
             backoff_max: Duration::from_secs(30),
             healthy: Duration::from_secs(10),
+            look: Duration::from_secs(1),
             chunk: Duration::from_secs(30),
             drain: Duration::from_secs(1),
             moving: Duration::from_secs(10),
@@ -103,8 +109,8 @@ pub struct WorkerConfig {
     pub extra_ca_pem: Option<String>,
     /// Worker id and receipts.
     pub state_dir: PathBuf,
-    /// Bytes that the slice may take; when absent, what the hardware's own memory has room for.
-    pub memory_bytes: Option<u64>,
+    /// Memory that the slice may take, also while it serves.
+    pub budget: Budget,
     /// Where experts come from.
     pub source: Source,
     /// Where experts that were fetched are kept for the next time; nowhere when absent.
@@ -130,7 +136,7 @@ impl WorkerConfig {
             extra_ca: Vec::new(),
             extra_ca_pem: None,
             state_dir,
-            memory_bytes: Some(memory_bytes),
+            budget: Some(memory_bytes).into(),
             source: Source::Fetch,
             cache: None,
             agent: concat!("kvasir/", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -147,7 +153,7 @@ impl WorkerConfig {
         let Invite { operator, gateways, ca_pem, .. } = invite;
         let code = network::code(&state_dir);
         let joined = Self::new(gateways, vec![operator], state_dir, 0);
-        Self { extra_ca_pem: ca_pem, invite: code, memory_bytes, ..joined }
+        Self { extra_ca_pem: ca_pem, invite: code, budget: memory_bytes.into(), ..joined }
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+use super::budget::Budget;
 use super::equipment::{Equipment, is_gone};
 use super::fetch::{FetchError, Room, Taken, Taking};
 use super::hardware::Hardware;
@@ -95,6 +96,9 @@ struct Session<'a> {
     quiet: Duration,
     /// What it offers.
     room: Room,
+    budget: Budget,
+    /// A lease for which the room became too small.
+    outdated: Option<Lease>,
 }
 
 /// What a frame, or the end of a lease's taking, asks of the session's loop.
@@ -132,10 +136,12 @@ pub(super) async fn serve(
     let receipts = Receipts::new(hub_key, session_id, worker.wallet.address(), session_signer, receipts_dir);
     let (pipe, incomplete) = (Arc::new(pipe), BTreeMap::new());
     let quiet = QUIET + round_trip.min(ROUND_TRIP_MAX);
-    let first = equipment.room(worker).await;
-    let room = Room { first, now: first };
+    // From here on, so that no change is missed between the two.
+    let budget = worker.config.budget.clone();
+    let now = equipment.room(worker).await;
+    let room = Room { most: now, now };
     if let Some(cache) = worker.library.cache() {
-        cache.offered(first);
+        cache.offered(now);
     }
     let mut session = Session {
         worker,
@@ -152,6 +158,8 @@ pub(super) async fn serve(
         manifest,
         quiet,
         room,
+        budget,
+        outdated: None,
     };
     let ended = session.run(&mut lost_for, hardware, shutdown).await?;
     let (why, patience) = farewell(&ended, &worker.config.timers);
@@ -168,6 +176,7 @@ fn farewell(ended: &Ended, timers: &Timers) -> (&'static str, Duration) {
         Ended::GoAway(_) => ("moving", timers.moving),
         Ended::Changed => ("changing hardware", timers.moving),
         Ended::Lost(_) => ("hardware lost", timers.moving),
+        Ended::Slept => ("slept", timers.drain),
     }
 }
 
@@ -204,6 +213,7 @@ impl Session<'_> {
                 () = &mut stop => Next::End(Ended::Stopped),
                 reason = reported(lost_for) => Next::End(Ended::Lost(reason)),
                 () = changed(hardware) => Next::End(Ended::Changed),
+                () = self.budget.changed() => self.resize().await?,
                 frame = receive(&mut self.receiver, &mut self.open) => self.act(frame?).await?,
                 taken = &mut taking => {
                     taking = idle();
@@ -228,6 +238,15 @@ impl Session<'_> {
         Ok(self.link.send(&offer.frame()?).await?)
     }
 
+    /// Offers what the user allows now: the lease that answers it says what is to be given back, or what is new.
+    async fn resize(&mut self) -> Result<Next, SessionError> {
+        let now = self.equipment.room(self.worker).await;
+        self.room = Room { most: self.room.most.max(now), now };
+        self.offer().await?;
+        // Where the room is back before the backbone has heard that it was gone, no other lease follows.
+        Ok(self.outdated.take().map_or(Next::Go, Next::Take))
+    }
+
     /// Says what became of a lease. Of hardware that took less, what it took is offered, so that the backbone gives the
     /// rest to others; the same lease is tried once more where only experts of before were in its way.
     async fn took(&mut self, taken: Result<Taken, FetchError>) -> Result<Next, SessionError> {
@@ -246,7 +265,10 @@ impl Session<'_> {
                 self.offer().await?;
                 Ok(if bytes <= self.room.now { Next::Take(lease) } else { Next::Go })
             }
-            Ok(Taken::Outdated) => Ok(Next::Go),
+            Ok(Taken::Outdated(lease)) => {
+                self.outdated = Some(lease);
+                Ok(Next::Go)
+            }
             Err(FetchError::Unusable { source, .. }) if is_gone(&source) => {
                 Ok(Next::End(Ended::Lost(source.to_string())))
             }
@@ -296,6 +318,7 @@ impl Session<'_> {
                 if lease.manifest != self.manifest {
                     return Err(SessionError::OtherModel { expected: self.manifest, got: lease.manifest });
                 }
+                self.outdated = None;
                 return Ok(Next::Take(lease));
             }
             Kind::GoAway => {

@@ -7,6 +7,8 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::Goods;
+use crate::dispatch::estimate::Measured;
+use crate::dispatch::placement::{Capacity, Share};
 use crate::dispatch::session::Session;
 use crate::types::ExpertId;
 use crate::wire::Slice;
@@ -19,6 +21,9 @@ const LEASE_EXPIRES_MS: u64 = 90_000;
 const FETCH_PACE_MIN: u64 = 1 << 20;
 /// How often a lease's bytes may be fetched: once, and again when they came damaged or on another lease's heels.
 const FETCH_TIMES: u64 = 4;
+
+/// Answers after which a worker's experts need no replica more than others'.
+const PROVEN_ANSWERS: u64 = 100;
 
 /// Why a worker does not get a piece.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -42,6 +47,9 @@ pub(super) struct Leased {
 pub(super) struct Member {
     pub session: Arc<Session>,
     pub offer: Option<Offer>,
+    /// What placement wants it to hold.
+    pub share: Share,
+    /// What of that it is to hold for now.
     pub target: Slice,
     pub leased: Option<Leased>,
     /// Confirmed.
@@ -61,6 +69,7 @@ impl Member {
         Self {
             session,
             offer: None,
+            share: Share::default(),
             target: Slice::default(),
             leased: None,
             active: None,
@@ -76,23 +85,76 @@ impl Member {
         self.offer.is_some() && self.leased.is_none() && self.active.as_ref().is_some_and(|(_, s)| *s == self.target)
     }
 
-    /// Whether the target differs from the newest lease.
-    pub fn is_stale(&self) -> bool {
+    /// What it can hold and how fast it has shown itself at `now`; `None` while it offers nothing.
+    pub fn capacity(&self, now: Instant) -> Option<Capacity> {
+        let offer = self.offer.as_ref()?;
+        let Measured { round_trip, assignments_per_s, answers, .. } = self.session.measured();
+        Some(Capacity {
+            memory_bytes: offer.memory_bytes,
+            wants: offer.wants.clone(),
+            barred: Vec::new(),
+            assignments_per_s,
+            round_trip,
+            is_proven: answers >= PROVEN_ANSWERS && self.session.may_be_asked(now),
+            own: self.share.own.clone(),
+            held: self.held(),
+        })
+    }
+
+    /// Bytes that it offers.
+    pub fn memory_bytes(&self) -> u64 {
+        self.offer.as_ref().map_or(0, |offer| offer.memory_bytes)
+    }
+
+    /// What it holds or is fetching.
+    pub fn held(&self) -> Slice {
+        let active = self.active.iter().flat_map(|(_, slice)| slice.iter());
+        active.chain(self.leased.iter().flat_map(|leased| leased.slice.iter())).collect()
+    }
+
+    /// What it was last leased.
+    fn newest(&self) -> Option<&Slice> {
         let active = self.active.as_ref().map(|(_, slice)| slice);
-        let newest = self.leased.as_ref().map(|leased| &leased.slice).or(active);
-        self.offer.is_some() && newest.is_none_or(|slice| *slice != self.target)
+        self.leased.as_ref().map(|leased| &leased.slice).or(active)
     }
 
-    /// Whether the target only gives experts back.
-    pub fn only_shrinks(&self) -> bool {
-        self.leased.is_none() && self.active.as_ref().is_some_and(|(_, slice)| self.target.is_within(slice))
+    /// Whether it is to hold more than it was leased.
+    pub fn lacks(&self) -> bool {
+        self.offer.is_some() && self.newest().is_none_or(|slice| !self.target.is_within(slice))
     }
 
-    /// Leases the target.
-    pub fn lease(&mut self, goods: &Goods) {
+    /// Whether it holds more than it is to.
+    pub fn exceeds(&self) -> bool {
+        self.offer.is_some() && self.newest().is_some_and(|slice| !slice.is_within(&self.target))
+    }
+
+    /// Whether it was leased more than it now has room for.
+    pub fn is_over(&self, goods: &Goods) -> bool {
+        self.offer.is_some() && self.newest().is_some_and(|slice| goods.bytes(slice) > self.memory_bytes())
+    }
+
+    /// Whether it fetches what it is not to hold.
+    pub fn fetches_too_much(&self) -> bool {
+        let is_active = |id| self.active.as_ref().is_some_and(|(_, slice)| slice.contains(id));
+        let leased = self.leased.iter().flat_map(|leased| leased.slice.iter());
+        leased.into_iter().any(|id| !self.target.contains(id) && !is_active(id))
+    }
+
+    /// Stops to be asked for what is to go, if what it holds is more than it now has room for; whether that is news.
+    pub fn drop_what_does_not_fit(&mut self, goods: &Goods) -> bool {
+        let memory_bytes = self.memory_bytes();
+        let Some((_, active)) = &mut self.active else { return false };
+        if goods.bytes(active) <= memory_bytes {
+            return false;
+        }
+        let kept: Slice = active.iter().filter(|id| self.target.contains(*id)).collect();
+        kept != std::mem::replace(active, kept.clone())
+    }
+
+    /// Leases a slice.
+    pub fn lease(&mut self, goods: &Goods, slice: Slice) {
         let number = self.next_lease;
         self.next_lease += 1;
-        let slice = self.target.clone();
         let patience =
             Duration::from_millis(LEASE_EXPIRES_MS) + Duration::from_secs(goods.bytes(&slice) / FETCH_PACE_MIN);
         self.granted = self.granted.iter().chain(slice.iter()).collect();
@@ -148,6 +210,7 @@ impl Member {
     /// Takes back what is offered and leased; it keeps nothing but its session.
     pub fn withdraw(&mut self) {
         (self.offer, self.leased, self.active) = (None, None, None);
+        (self.share, self.target) = (Share::default(), Slice::default());
         self.granted = Slice::default();
     }
 

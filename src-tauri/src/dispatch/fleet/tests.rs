@@ -8,6 +8,8 @@ use crate::wire::control::{Control, Lease};
 use crate::wire::{Frame, Kind};
 use tokio::sync::mpsc;
 
+mod replicas;
+
 struct Worker {
     session: Arc<Session>,
     frames: mpsc::Receiver<Frame>,
@@ -41,9 +43,15 @@ fn ready(fleet: &Fleet, session: &Session, lease: u32) {
     fleet.ready(session, &SliceReady { lease, bytes: 0, experts: BTreeMap::new() }).unwrap();
 }
 
+/// One holder an expert.
 fn fleet() -> Fleet {
+    fleet_of(1)
+}
+
+fn fleet_of(holders_max: usize) -> Fleet {
     let layers = (0..2).map(|layer| LayerSize { layer, experts: 4, expert_bytes: 8 }).collect();
-    Fleet::new(Goods { layers, model_layers: 3, manifest: Hex([7; 32]), manifest_bytes: 100 })
+    let goods = Goods { layers, model_layers: 3, manifest: Hex([7; 32]), manifest_bytes: 100 };
+    Fleet::new(goods, Rules { holders_max, ..Rules::default() })
 }
 
 /// Who is asked for a layer's first expert, with nothing left to gather.
@@ -266,6 +274,7 @@ fn a_smaller_offer_replaces_a_lease_that_does_not_fit_and_others_get_the_rest() 
     fleet.catch_up(Instant::now());
     assert_eq!(two.lease(), Some((1, "1:0-3".into())));
     ready(&fleet, &two.session, 1);
+    fleet.catch_up(Instant::now());
     assert_eq!(one.lease(), Some((3, "0:0-3".into())));
     ready(&fleet, &one.session, 3);
     fleet.catch_up(Instant::now());
