@@ -16,7 +16,7 @@ use kvasir::model::{self, Model};
 use kvasir::net::Io;
 use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::shutdown::{self, ShutdownTrigger};
-use kvasir::types::{Hex, PublicKey};
+use kvasir::types::{GenerationId, Hex, PublicKey};
 use kvasir::wallet::Wallet;
 use kvasir::wire::control::{BackboneHello, Control, Decline, Lease, Offer, SessionOpen, SliceReady, Verdict};
 use kvasir::wire::handshake::HubIdentity;
@@ -72,7 +72,7 @@ pub fn step(model: &Model, layer: u16, rows: usize, seed: u64) -> MoeStep {
         let chosen = (0..hyper.experts_per_token).map(|k| (first + 3 * k) % hyper.experts);
         routes.extend(chosen.map(|expert| Route { expert: expert as u16, weight: 0.05 + random() }));
     }
-    MoeStep { layer, rows, hidden, rms: vec![1.0; rows], routes }
+    MoeStep { layer, rows, hidden, rms: vec![1.0; rows], routes, generations: vec![GenerationId(seed); rows] }
 }
 
 /// What the step's sums are when nobody else is asked.

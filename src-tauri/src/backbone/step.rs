@@ -11,6 +11,7 @@ use super::sequence::{LayerState, Sequence, Span};
 use super::{Backbone, Mixer, PREFILL_TOKENS};
 use crate::dispatch::{DispatchError, MoeStep, Pending, Route, StepSums};
 use crate::kernel::quant::dequantise;
+use crate::types::GenerationId;
 use std::time::{Duration, Instant};
 use tokio::task::yield_now;
 
@@ -237,13 +238,16 @@ impl Backbone {
             of.flat_map(|(_, span)| span.first..span.first + span.rows).collect()
         };
         let (rows, per_row) = (input.len(), routes.len() / input.len());
+        let owners = shares.iter().zip(spans);
+        let owners: Vec<GenerationId> =
+            owners.flat_map(|(share, span)| std::iter::repeat_n(share.sequence.generation, span.rows)).collect();
         let parts = [Reach::Any, Reach::Local].into_iter().filter_map(|reach| {
             let which = rows_of(reach);
             let step = match which.len() {
                 0 => return None,
                 n if n == rows => {
                     let (hidden, rms) = (input.values().to_vec(), rms.to_vec());
-                    MoeStep { layer, rows, hidden, rms, routes: routes.clone() }
+                    MoeStep { layer, rows, hidden, rms, routes: routes.clone(), generations: owners.clone() }
                 }
                 n => MoeStep {
                     layer,
@@ -251,6 +255,7 @@ impl Backbone {
                     hidden: which.iter().flat_map(|r| input.row(*r)).copied().collect(),
                     rms: which.iter().map(|r| rms[*r]).collect(),
                     routes: which.iter().flat_map(|r| &routes[r * per_row..(r + 1) * per_row]).copied().collect(),
+                    generations: which.iter().map(|r| owners[*r]).collect(),
                 },
             };
             let pending = match reach {

@@ -14,6 +14,7 @@ use super::exact::{OpenStep, Part};
 use super::fleet::{Holder, Routes};
 use super::inflight::{Answer, DeadlineRule, Load};
 use super::session::Session;
+use super::trust::Dossier;
 use crate::types::ExpertId;
 use crate::wire::frame::{FLAG_FLOAT, Frame, FrameError, HEADER_BYTES, Header, Kind, ROWS_MAX};
 use crate::wire::work::{Activations, Dispatch, Partials};
@@ -88,6 +89,16 @@ impl Request {
         let (unanswered, deadline) = (asked.len(), sent + allowed);
         let (arrived, failure) = (sent, None);
         Some(Self { session, id, load, sent, deadline, unanswered, arrived, raw_bytes, asked, failure })
+    }
+
+    /// Its id.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What is known of its worker's honesty.
+    pub fn dossier(&self) -> &Arc<Dossier> {
+        &self.session.dossier
     }
 
     fn is_awaited(&self) -> bool {

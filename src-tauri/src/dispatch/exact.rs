@@ -14,12 +14,13 @@ use super::{DispatchError, MoeStep, Route, RowSum};
 use crate::kernel::float::weighted_rows;
 use crate::kernel::numerics;
 use crate::model::{ExpertWeights, Matrix};
-use crate::types::GateWeight;
+use crate::types::{GateWeight, GenerationId};
 use crate::wire::work::{
     Activations, Assignment, Dispatch, HIDDEN_MAX, PartialValues, Partials, RowHead, RowStatus, float_rows_per_part,
     rows_per_part,
 };
 use bytes::Bytes;
+use std::collections::BTreeSet;
 
 /// How often a row may ask for a coarser grid.
 const RETRIES_MAX: u8 = 3;
@@ -79,6 +80,7 @@ pub struct OpenStep {
     hidden: Vec<f32>,
     form: Form,
     rows: Vec<Row>,
+    generations: Vec<GenerationId>,
 }
 
 #[derive(Debug)]
@@ -143,7 +145,7 @@ impl OpenStep {
             }
             rows.push(row);
         }
-        Ok(Self { layer: step.layer, width, hidden: step.hidden, form, rows })
+        Ok(Self { layer: step.layer, width, hidden: step.hidden, form, rows, generations: step.generations })
     }
 
     /// The layer.
@@ -156,6 +158,12 @@ impl OpenStep {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows.len()
+    }
+
+    /// The generations of some rows, each once.
+    #[must_use]
+    pub fn generations(&self, rows: &[usize]) -> BTreeSet<GenerationId> {
+        rows.iter().filter_map(|row| self.generations.get(*row)).copied().collect()
     }
 
     /// Whether a row still waits for a round.

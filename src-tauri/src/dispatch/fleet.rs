@@ -8,6 +8,7 @@
 
 mod member;
 mod routes;
+mod trust;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -322,7 +323,7 @@ impl Fleet {
     /// Builds the routes anew.
     fn reroute(&self, members: &mut Members) {
         members.reroute_due = false;
-        members.by_key.values_mut().for_each(|m| m.routed = !m.paused && m.active.is_some());
+        members.by_key.values_mut().for_each(|m| m.routed = m.serves());
         let routes = Routes::to(members.by_key.values());
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
         self.changed.send_replace(());

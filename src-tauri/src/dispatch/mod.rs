@@ -4,7 +4,9 @@
 //! After: `backbone::combine` turns the sums into hidden state. The sum of a row does not depend on who
 //! computed what, because partials are integers on the row's grid.
 
+mod audit;
 mod batch;
+mod challenge;
 pub mod counters;
 pub mod exact;
 pub mod experts;
@@ -13,18 +15,23 @@ pub mod inflight;
 mod listener;
 pub mod local;
 pub mod placement;
+mod quarantine;
 pub mod remote;
 mod session;
 mod stock;
+mod trust;
 
+pub use audit::{AuditPolicy, Draws, Look, RATE_MIN, Standing};
 pub use counters::Counts;
 pub use experts::ModelExperts;
 pub use fleet::{NotReady, WorkerView};
 pub use inflight::DeadlineRule;
 pub use local::{LocalDispatch, Mode};
 pub use remote::{RemoteConfig, RemoteDispatch};
+pub use trust::TrustConfig;
 
 use crate::kernel::KernelError;
+use crate::types::GenerationId;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -50,6 +57,8 @@ pub struct MoeStep {
     pub rms: Vec<f32>,
     /// `rows × experts_per_token`.
     pub routes: Vec<Route>,
+    /// Per row: whose it is, so that a generation that used a false partial can be named.
+    pub generations: Vec<GenerationId>,
 }
 
 /// What a step's experts came to.

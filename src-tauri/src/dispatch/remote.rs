@@ -17,11 +17,12 @@ use super::fleet::{Fleet, Goods, NotReady, WorkerView};
 use super::inflight::DeadlineRule;
 use super::placement::LayerSize;
 use super::stock::Stock;
+use super::trust::{Trust, TrustConfig};
 use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, RowSum, StepSums};
-use crate::kernel::ExpertCompute;
+use crate::kernel::{ExpertCompute, KernelError};
 use crate::model::{Manifest, ManifestError, Model};
 use crate::net::peer::PeerSecurity;
-use crate::wire::work::{Partials, RowStatus};
+use crate::wire::work::{Dispatch as Dispatched, Partials, RowStatus};
 
 /// What a backbone decides about its workers.
 #[derive(Clone)]
@@ -34,6 +35,8 @@ pub struct RemoteConfig {
     pub sessions_max: usize,
     /// How hubs are recognised.
     pub peers: PeerSecurity,
+    /// What is demanded of workers.
+    pub trust: TrustConfig,
 }
 
 impl RemoteConfig {
@@ -44,7 +47,8 @@ impl RemoteConfig {
     #[must_use]
     pub fn new(remote_layers: Vec<u16>) -> Self {
         let (deadlines, peers) = (DeadlineRule::default(), PeerSecurity::Loopback);
-        Self { remote_layers, deadlines, sessions_max: Self::SESSIONS_MAX, peers }
+        let trust = TrustConfig::default();
+        Self { remote_layers, deadlines, sessions_max: Self::SESSIONS_MAX, peers, trust }
     }
 }
 
@@ -60,13 +64,14 @@ pub(super) struct Shared {
     pub stock: Arc<Stock>,
     pub fleet: Fleet,
     pub counters: Counters,
+    pub trust: Trust,
     compute: Arc<dyn ExpertCompute>,
     hidden_size: usize,
     requests: AtomicU64,
 }
 
 /// Parts being computed on this machine.
-type Computing = JoinHandle<Result<(Vec<Part>, Vec<Partials>), DispatchError>>;
+pub(super) type Computing = JoinHandle<Result<(Vec<Part>, Vec<Partials>), DispatchError>>;
 
 impl RemoteDispatch {
     /// Dispatch for `model`; `compute` does what no worker does. Reads every expert once, for the manifest.
@@ -98,7 +103,8 @@ impl RemoteDispatch {
             manifest_bytes: stock.manifest_bytes(),
         });
         let (counters, requests) = (Counters::default(), AtomicU64::new(1));
-        let shared = Shared { config, experts, stock, fleet, counters, compute, hidden_size, requests };
+        let trust = Trust::new(config.trust.clone());
+        let shared = Shared { config, experts, stock, fleet, counters, trust, compute, hidden_size, requests };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -211,6 +217,7 @@ impl Shared {
             self.counters.layer_step.record(round.started().elapsed());
         }
 
+        self.audit_before_use(open.layer(), &mut round.requests).await?;
         let mut failed_rows = BTreeSet::new();
         let mut missing = Vec::new();
         for request in &mut round.requests {
@@ -254,6 +261,7 @@ impl Shared {
                 }
             }
         }
+        self.audit_used(open, &mut round.requests);
         Ok(())
     }
 
@@ -268,7 +276,7 @@ impl Shared {
     }
 
     /// Computes parts on this machine, off the tasks that move bytes; `None` when there are none.
-    fn compute(self: &Arc<Self>, layer: u16, parts: Vec<Part>) -> Option<Computing> {
+    pub fn compute(self: &Arc<Self>, layer: u16, parts: Vec<Part>) -> Option<Computing> {
         if parts.is_empty() {
             return None;
         }
@@ -278,6 +286,16 @@ impl Shared {
             let partials = shared.compute.compute(&*shared.experts, layer, &requests)?;
             Ok((parts, partials))
         }))
+    }
+}
+
+impl Shared {
+    /// Computes one request on this machine, at once.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn compute_one(&self, layer: u16, request: Dispatched) -> Result<Vec<Partials>, KernelError> {
+        self.compute.compute(&*self.experts, layer, &[request])
     }
 }
 
@@ -298,7 +316,7 @@ fn used_assignments(part: &Part, failed: &BTreeSet<usize>, by_row: &mut [u32]) -
 }
 
 /// The result of blocking work; a panic there goes on here, and work that was dropped means that the process stops.
-async fn joined<T>(work: JoinHandle<T>) -> Result<T, DispatchError> {
+pub(super) async fn joined<T>(work: JoinHandle<T>) -> Result<T, DispatchError> {
     work.await.map_err(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(_) => DispatchError::Stopping,

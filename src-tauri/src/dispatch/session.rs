@@ -4,14 +4,16 @@
 //! several times in a row gave nothing usable in time is left alone for a while instead of costing every step a deadline.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::challenge::Proof;
 use super::inflight::{Estimate, Inflight, Load};
+use super::trust::Dossier;
 use crate::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::wire::control::{Control, SessionOpen, Verdict};
 use crate::wire::{Frame, FrameError};
@@ -39,6 +41,10 @@ pub(super) struct Session {
     pub inflight: Inflight,
     /// Accepted assignments.
     pub assignments: AtomicU64,
+    /// Whether its device may be asked for work.
+    pub proof: Proof,
+    /// What is known of its honesty.
+    pub dossier: Arc<Dossier>,
     out: mpsc::Sender<Frame>,
     pace: Mutex<Pace>,
     ending: ShutdownTrigger,
@@ -50,7 +56,10 @@ impl Session {
         let (out, frames) = mpsc::channel(QUEUE_FRAMES);
         let (ending, ended) = shutdown::channel();
         let pace = Pace { estimate: Estimate::from_offer(0.0), misses_in_a_row: 0, benched_until: None };
+        let dossier = Arc::new(Dossier::new(opened.session_id, opened.wallet));
         let session = Self {
+            proof: Proof::default(),
+            dossier,
             opened,
             inflight: Inflight::default(),
             assignments: AtomicU64::new(0),

@@ -257,8 +257,11 @@ control! {
         wallet: PublicKey,
         /// In which session.
         session_id: SessionId,
-        /// First request whose credit is void.
+        /// First request whose answer is known to be false.
         void_from_request: u64,
+        /// Only this device, as its `Offer` names it, and nothing is void; without it the wallet, and all its unsettled
+        /// credit is void.
+        device: Option<String>,
         /// For the signed log.
         #[serde(deserialize_with = "plain_text")]
         reason: String,

@@ -71,7 +71,13 @@ impl Member {
     }
 
     pub fn is_settled(&self) -> bool {
-        self.offer.is_some() && self.leased.is_none() && self.active.as_ref().is_some_and(|(_, s)| *s == self.target)
+        let holds_target = self.active.as_ref().is_some_and(|(_, s)| *s == self.target);
+        self.offer.is_some() && self.leased.is_none() && holds_target && self.session.proof.holds()
+    }
+
+    /// Whether requests may go to it: it holds a slice, takes work, and its device has proved itself.
+    pub fn serves(&self) -> bool {
+        self.active.is_some() && !self.paused && self.session.proof.holds()
     }
 
     /// Whether the target differs from the newest lease.

@@ -26,7 +26,7 @@ impl Routes {
     pub(super) fn to<'a>(members: impl Iterator<Item = &'a Member>) -> Self {
         let mut routes = Self::default();
         let mut keeps: HashMap<ExpertId, bool> = HashMap::new();
-        for member in members.filter(|m| !m.paused) {
+        for member in members.filter(|m| m.serves()) {
             let Some((lease, slice)) = &member.active else { continue };
             let index = routes.holders.len();
             routes.holders.push(Holder { session: Arc::clone(&member.session), lease: *lease });
