@@ -108,7 +108,10 @@ fn every_control_frame_is_these_bytes() {
         &ExpertGet { layer: 1, expert: 65535, offset: 2, length: 3 },
         r#"{"layer":1,"expert":65535,"offset":2,"length":3}"#,
     );
-    check(10, &SliceReady { lease: 1, bytes: 2 }, r#"{"lease":1,"bytes":2}"#);
+    let all = SliceReady { lease: 1, bytes: 2, experts: BTreeMap::new() };
+    check(10, &all, r#"{"lease":1,"bytes":2}"#);
+    let some = SliceReady { experts: BTreeMap::from([(3, vec![(0, 7)])]), ..all };
+    check(10, &some, r#"{"lease":1,"bytes":2,"experts":{"3":[[0,7]]}}"#);
     check(18, &Decline { reason: "lease".into() }, r#"{"reason":"lease"}"#);
     let receipt = Receipt {
         hub_key: HUB,
@@ -138,8 +141,16 @@ fn every_control_frame_is_these_bytes() {
     check(24, &Resume {}, "{}");
     check(
         32,
-        &SessionOpen { session_id: Hex([1; 16]), wallet: WALLET, worker_id: Hex([1; 16]), peer_ip_hash: Hex([1; 16]) },
-        &format!(r#"{{"session_id":"{ones}","wallet":"{WALLET_TEXT}","worker_id":"{ones}","peer_ip_hash":"{ones}"}}"#),
+        &SessionOpen {
+            session_id: Hex([1; 16]),
+            wallet: WALLET,
+            worker_id: Hex([1; 16]),
+            peer_ip_hash: Hex([1; 16]),
+            round_trip_us: 7,
+        },
+        &format!(
+            r#"{{"session_id":"{ones}","wallet":"{WALLET_TEXT}","worker_id":"{ones}","peer_ip_hash":"{ones}","round_trip_us":7}}"#
+        ),
     );
     check(33, &SessionClosed { reason: "gone".into() }, r#"{"reason":"gone"}"#);
     check(

@@ -1,5 +1,6 @@
 //! A real dispatch listener, with puppets in place of hub and worker, or with a real hub and real workers.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -168,6 +169,7 @@ impl Puppet {
             wallet: PublicKey([n; 32]),
             worker_id: Hex([n; 16]),
             peer_ip_hash: Hex([0; 16]),
+            round_trip_us: 1_000,
         };
         writer.send(&open.frame().expect("a frame")).await.expect("sent");
         (reader, writer)
@@ -203,7 +205,11 @@ impl Strings {
         while let Ok(Some(frame)) = self.reader.recv().await {
             match frame.header.kind {
                 Kind::Lease => {
-                    let ready = SliceReady { lease: Lease::read(&frame).expect("a lease").lease, bytes: 1 };
+                    let ready = SliceReady {
+                        lease: Lease::read(&frame).expect("a lease").lease,
+                        bytes: 1,
+                        experts: BTreeMap::new(),
+                    };
                     self.send(&ready.frame().expect("a frame")).await;
                 }
                 Kind::Verdict => {

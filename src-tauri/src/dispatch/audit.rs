@@ -7,20 +7,21 @@
 
 mod policy;
 mod record;
-mod standing;
+mod seniority;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use super::batch::{Asked, Request};
+use super::batch::Round;
 use super::counters::Counters;
-use super::exact::OpenStep;
+use super::exact::{OpenStep, Part};
+use super::here::joined;
 use super::quarantine::Lie;
-use super::remote::{Shared, joined};
+use super::remote::Shared;
+use super::request::{Asked, Request};
 use super::trust::Dossier;
 use super::DispatchError;
 use crate::shutdown::Shutdown;
@@ -28,7 +29,7 @@ use crate::types::GenerationId;
 use crate::wire::work::{Dispatch, PartialValues, Partials};
 pub use policy::{AuditPolicy, Draws, Look, RATE_MIN};
 pub(super) use record::{Record, Used, bytes, digest};
-pub use standing::Standing;
+pub use seniority::Seniority;
 
 /// After an audit the machine has so many times its time for other things.
 const REST: u32 = 3;
@@ -81,59 +82,62 @@ fn is_far(expected: &[f32], got: &[f32]) -> bool {
 }
 
 impl Shared {
-    /// Recomputes the answers of a round that must not be used unseen. What differs is refused, so that it is computed
-    /// here, and its wallet is caught; nothing of a caught wallet is used.
+    /// Recomputes the answers of a round that must not be used unseen. What differs is refused, and its wallet is caught;
+    /// the right answers come back. Nothing of a caught wallet is used.
     ///
     /// # Errors
-    /// As [`Shared::compute`].
+    /// The backbone's own kernel.
     pub async fn audit_before_use(
         self: &Arc<Self>,
         layer: u16,
-        requests: &mut [Request],
-    ) -> Result<(), DispatchError> {
+        round: &mut Round,
+    ) -> Result<Vec<(Part, Partials)>, DispatchError> {
         let (mut looked_at, mut parts) = (Vec::new(), Vec::new());
-        for (r, request) in requests.iter_mut().enumerate() {
+        for (r, request) in round.requests.iter_mut().enumerate() {
             let (caught, before) = (request.dossier().is_caught(), self.look(request.dossier()) == Look::BeforeUse);
             for index in 0..request.asked.len() {
-                if request.asked[index].partials.is_none() {
-                    continue;
-                }
+                let Asked { part, partials: Some(_), .. } = &request.asked[index] else { continue };
                 if caught {
+                    Counters::add(&self.counters.recomputed, part.dispatch.assignments.len());
+                    round.local.push(part.clone());
                     request.refuse(index, "audit");
                 } else if before {
                     looked_at.push((r, index));
-                    parts.push(request.asked[index].part.clone());
+                    parts.push(part.clone());
                 }
             }
         }
-        let Some(work) = self.compute(layer, parts) else { return Ok(()) };
+        let Some(work) = self.here.spawn(layer, parts) else { return Ok(Vec::new()) };
         let (parts, answers) = joined(work).await??;
         let mut answers = answers.into_iter();
+        let mut corrected = Vec::new();
         for ((r, index), part) in looked_at.into_iter().zip(parts) {
-            let request = &mut requests[r];
+            let request = &mut round.requests[r];
             let (Some(ours), Some(got)) = (answers.next(), &mut request.asked[index].partials) else {
                 request.refuse(index, "unused");
+                round.local.push(part);
                 continue;
             };
             Counters::add(&self.counters.audits_before_use, 1);
-            match first_difference(&ours, got, &part.dispatch) {
+            let Some(row) = first_difference(&ours, got, &part.dispatch) else {
                 // Where rounding is allowed to differ, ours is what local dispatch would give.
-                None => *got = ours,
-                Some(row) => {
-                    request.refuse(index, "audit");
-                    let generations = BTreeSet::new();
-                    let lie = Lie { request: request.id(), part: index as u16, layer, row, generations, when: "before use" };
-                    let dossier = Arc::clone(request.dossier());
-                    self.catch(&dossier, lie);
-                }
-            }
+                *got = ours;
+                continue;
+            };
+            round.refused += 1;
+            request.refuse(index, "audit");
+            Counters::add(&self.counters.recomputed, part.dispatch.assignments.len());
+            corrected.push((part, ours));
+            let (request, dossier) = (request.id(), Arc::clone(request.dossier()));
+            let part = index as u16;
+            self.catch(&dossier, Lie { request, part, layer, row, generations: BTreeSet::new(), when: "before use" });
         }
-        Ok(())
+        Ok(corrected)
     }
 
     fn look(&self, dossier: &Dossier) -> Look {
         let trust = &self.trust.config;
-        trust.audit.look(trust.standing.accepted(&dossier.wallet))
+        trust.audit.look(trust.seniority.accepted(&dossier.wallet))
     }
 
     /// Takes note of a round's answers that were used: who used them, what is to be looked at again if their worker is
@@ -146,7 +150,7 @@ impl Shared {
             for (index, Asked { part, partials, .. }) in used {
                 let Some(answer) = partials else { continue };
                 let part_index = index as u16;
-                trust.standing.add(dossier.wallet, part.dispatch.assignments.len() as u64, trust.audit.grown_up());
+                trust.seniority.add(dossier.wallet, part.dispatch.assignments.len() as u64, trust.audit.grown_up());
                 let generations = open.generations(&part.rows);
                 dossier.record.used_by(generations.clone(), id);
                 let (layer, dispatch) = (open.layer(), part.dispatch);
@@ -218,16 +222,11 @@ impl Shared {
     /// nothing about the worker's.
     pub async fn recompute(self: &Arc<Self>, layer: u16, dispatch: Dispatch) -> Option<Partials> {
         let _turn = self.trust.turn.acquire().await.ok()?;
-        let shared = Arc::clone(self);
-        let computed = spawn_blocking(move || shared.compute_one(layer, dispatch)).await;
-        match computed {
-            Ok(Ok(answers)) => answers.into_iter().next(),
-            Ok(Err(error)) => {
+        let work = self.here.spawn(layer, vec![Part { rows: Vec::new(), dispatch }])?;
+        match joined(work).await {
+            Ok(Ok((_, answers))) => answers.into_iter().next(),
+            Ok(Err(error)) | Err(error) => {
                 tracing::error!(layer, %error, "an audit could not be computed");
-                None
-            }
-            Err(error) => {
-                tracing::error!(layer, %error, "an audit was not computed");
                 None
             }
         }

@@ -21,7 +21,7 @@ use super::{MoeStep, Route};
 use crate::model::BlockType;
 use crate::shutdown::Shutdown;
 use crate::types::ExpertId;
-use crate::wire::control::Offer;
+use crate::wire::control::{Offer, SliceReady};
 use crate::wire::frame::FLAG_FLOAT;
 use crate::wire::work::{Dispatch, Partials};
 use crate::wire::{Frame, FrameError, Header, Kind, Slice};
@@ -39,6 +39,8 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Types of gate, up and down.
 type Types = [BlockType; 3];
+/// Types that a device is asked for, with the lease and the experts to ask it on.
+type Asked = BTreeMap<Types, (u32, Vec<ExpertId>)>;
 
 /// A question whose answer is awaited.
 struct Question {
@@ -115,45 +117,55 @@ impl Shared {
         Ok(())
     }
 
-    /// A worker holds a lease.
-    pub fn slice_ready(self: &Arc<Self>, session: &Arc<Session>, lease: u32) {
-        if let Some(slice) = self.fleet.leased(session, lease)
-            && !self.unproven(session, &slice).is_empty()
-        {
+    /// A worker holds a lease, or some of it.
+    ///
+    /// # Errors
+    /// As [`super::fleet::Fleet::ready`].
+    pub fn slice_ready(self: &Arc<Self>, session: &Arc<Session>, ready: &SliceReady) -> Result<(), FrameError> {
+        let coming = self.fleet.leased(session, ready.lease).map(|slice| (ready.lease, slice));
+        if !self.unproven(session, &Vec::from_iter(coming)).is_empty() {
             session.proof.holds.store(false, Relaxed);
         }
-        self.fleet.ready(session, lease);
+        self.fleet.ready(session, ready)?;
         self.review(session);
+        Ok(())
     }
 
-    /// The types in a slice that the session's device has not passed, with their experts.
-    fn unproven(&self, session: &Session, slice: &Slice) -> BTreeMap<Types, Vec<ExpertId>> {
-        let mut types = self.types_of(slice);
+    /// The types in some slices that the session's device has not passed.
+    fn unproven(&self, session: &Session, slices: &[(u32, Slice)]) -> Asked {
+        let mut types = self.types_of(slices);
         let state = session.proof.state();
         types.retain(|types, _| !state.proven.contains(types));
         types
     }
 
-    fn types_of(&self, slice: &Slice) -> BTreeMap<Types, Vec<ExpertId>> {
-        let mut types: BTreeMap<Types, Vec<ExpertId>> = BTreeMap::new();
-        let mut known = None;
-        for id in slice.iter() {
-            let of = match known {
-                Some((layer, of)) if layer == id.layer => of,
-                _ => self.experts.types(id.layer),
-            };
-            known = Some((id.layer, of));
-            if let Some(of) = of {
-                types.entry(of).or_default().push(id);
+    fn types_of(&self, slices: &[(u32, Slice)]) -> Asked {
+        let mut asked = Asked::new();
+        for (lease, slice) in slices {
+            let mut known = None;
+            for id in slice.iter() {
+                let of = match known {
+                    Some((layer, of)) if layer == id.layer => of,
+                    _ => self.experts.types(id.layer),
+                };
+                known = Some((id.layer, of));
+                let Some(of) = of else { continue };
+                let (named, experts) = asked.entry(of).or_insert((*lease, Vec::new()));
+                if named == lease {
+                    experts.push(id);
+                }
             }
         }
-        types
+        asked
     }
 
     /// Decides anew whether a session may be asked for work, and asks its device what is still to be shown.
     fn review(self: &Arc<Self>, session: &Arc<Session>) {
-        let Some((lease, slice)) = self.fleet.serving(session) else { return };
-        let missing = self.unproven(session, &slice);
+        let slices = self.fleet.serving(session);
+        if slices.is_empty() {
+            return;
+        }
+        let missing = self.unproven(session, &slices);
         let now = Instant::now();
         let (is_open, is_due, is_late) = {
             let state = session.proof.state();
@@ -167,18 +179,18 @@ impl Shared {
         if is_open || !is_due || session.dossier.is_caught() {
             return;
         }
-        let asked = if missing.is_empty() { self.types_of(&slice) } else { missing };
-        self.ask(session, lease, asked);
+        let asked = if missing.is_empty() { self.types_of(&slices) } else { missing };
+        self.challenge(session, asked);
     }
 
     /// Asks a device for one row and for a batch of each of these types.
-    fn ask(self: &Arc<Self>, session: &Arc<Session>, lease: u32, asked: BTreeMap<Types, Vec<ExpertId>>) {
+    fn challenge(&self, session: &Session, asked: Asked) {
         let (mut frames, mut questions) = (Vec::new(), HashMap::new());
         let challenge = self.trust.challenges.fetch_add(2 * asked.len() as u64, Relaxed);
-        let asks = asked.values().flat_map(|experts| [(experts, 1), (experts, BATCH_ROWS)]);
-        for (n, (experts, rows)) in (challenge..).zip(asks) {
+        let asks = asked.values().flat_map(|asked| [(asked, 1), (asked, BATCH_ROWS)]);
+        for (n, ((lease, experts), rows)) in (challenge..).zip(asks) {
             let Some((layer, mut dispatch)) = self.question(n, experts, rows) else { continue };
-            dispatch.lease = lease;
+            dispatch.lease = *lease;
             dispatch.deadline_ms = u32::try_from(self.trust.config.challenge_patience.as_millis()).unwrap_or(u32::MAX);
             let question = Question { challenge, layer, dispatch };
             match frame(CHALLENGE | n, &question) {
@@ -226,13 +238,9 @@ impl Shared {
         let rms = hidden.chunks(width).map(|row| (row.iter().map(|v| v * v).sum::<f32>() / width as f32).sqrt());
         let rms = rms.collect();
         let first = (unit() * held.len() as f32) as usize;
-        let chosen = |row: usize| (0..per_row).map(move |k| (first + row + k) % held.len());
-        let held = &held;
         let mut routes = Vec::with_capacity(rows * per_row);
-        for row in 0..rows {
-            for i in chosen(row) {
-                routes.push(Route { expert: held[i], weight: 0.05 + unit() });
-            }
+        for at in (0..rows).flat_map(|row| (0..per_row).map(move |k| first + row + k)) {
+            routes.push(Route { expert: held[at % held.len()], weight: 0.05 + unit() });
         }
         let step = MoeStep { layer, rows, hidden, rms, routes, generations: Vec::new() };
         let open = OpenStep::prepare(step, self.experts.form(layer), &self.experts).ok()?;

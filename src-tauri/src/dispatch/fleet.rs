@@ -1,6 +1,7 @@
 //! Who holds what: sessions come and go, placement decides, leases follow, and routes say where a request goes.
 //!
-//! A worker's new slice takes over at the moment when it says that it holds all of it; until then the old one serves.
+//! A worker's new slice takes over at the moment when it says that it holds all of it; until then the old one serves,
+//! and beside it what is verified of the new one.
 //! Slices that only shrink wait until the workers that take over are ready, so that a newcomer costs no coverage.
 //! Whoever does not get ready while its lease lives loses it with its session. Changes that only add routes are
 //! gathered, so that no worker can make the routes be built more often than a few times per [`GATHERING`].
@@ -9,13 +10,12 @@
 mod member;
 mod routes;
 mod trust;
+mod view;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::warn;
@@ -24,11 +24,12 @@ use super::placement::{Capacity, LayerSize, place};
 use super::session::Session;
 use crate::shutdown::Shutdown;
 use crate::types::{Digest, PublicKey, SessionId, WorkerId};
-use crate::wire::control::{ExpertGet, Offer, Release};
+use crate::wire::control::{ExpertGet, Offer, Release, SliceReady};
 use crate::wire::{FrameError, Slice};
 pub(super) use member::FetchRefused;
 use member::Member;
 pub(super) use routes::{Holder, Routes};
+pub use view::{NotReady, WorkerView};
 
 /// Pause before placing, so that workers that arrive together are placed together.
 const GATHERING: Duration = Duration::from_millis(50);
@@ -67,43 +68,6 @@ struct Members {
     due: bool,
     /// The routes have to be built.
     reroute_due: bool,
-}
-
-/// A worker as people and tests see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WorkerView {
-    /// Who is paid.
-    pub wallet: PublicKey,
-    /// The installation.
-    pub worker_id: WorkerId,
-    /// The session.
-    pub session_id: SessionId,
-    /// Its device in its own words.
-    pub device: String,
-    /// What it serves, e.g. `0:0-15,1:0-15`.
-    pub slice: String,
-    /// Whether it serves what placement wants it to.
-    pub ready: bool,
-    /// Accepted assignments.
-    pub assignments: u64,
-    /// Their work bytes.
-    pub work_bytes: u64,
-}
-
-/// Too few workers were ready in time.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("expected {expected} workers with {experts} experts ready within {waited_ms} ms, got {ready} with {held}")]
-pub struct NotReady {
-    /// Workers wanted.
-    pub expected: usize,
-    /// Workers ready.
-    pub ready: usize,
-    /// Experts of the remote layers.
-    pub experts: usize,
-    /// Experts that ready workers hold.
-    pub held: usize,
-    /// How long was waited.
-    pub waited_ms: u128,
 }
 
 /// See the module.
@@ -192,12 +156,22 @@ impl Fleet {
         self.members().by_key.get_mut(&key(session)).ok_or(refused)?.fetch(get)
     }
 
-    /// The worker holds and has verified everything of a lease.
-    pub fn ready(&self, session: &Session, lease: u32) {
+    /// The worker holds and has verified everything of a lease, or so far some of it, which then serves already.
+    ///
+    /// # Errors
+    /// Ranges that are none.
+    pub fn ready(&self, session: &Session, ready: &SliceReady) -> Result<(), FrameError> {
+        let verified = Slice::from_ranges(&ready.experts)?;
         let mut members = self.members();
-        let Some(member) = members.by_key.get_mut(&key(session)) else { return };
-        if !member.confirm(lease) {
-            return;
+        let Some(member) = members.by_key.get_mut(&key(session)) else { return Ok(()) };
+        if !verified.is_empty() {
+            if member.verify(ready.lease, &verified) {
+                self.request_reroute(&mut members);
+            }
+            return Ok(());
+        }
+        if !member.confirm(ready.lease) {
+            return Ok(());
         }
         // The worker forgets an old lease once it holds two newer ones, so requests must not go on naming it.
         let routed = member.routed;
@@ -207,6 +181,7 @@ impl Fleet {
         } else {
             self.request_reroute(&mut members);
         }
+        Ok(())
     }
 
     /// The worker gives experts back: some of its active slice, whichever lease it names, or everything.
@@ -226,12 +201,8 @@ impl Fleet {
                 self.reroute(&mut members);
             }
             self.request_placement(&mut members);
-        } else if let Some((_, slice)) = &mut member.active {
-            let left = slice.without(&given);
-            if left != *slice {
-                *slice = left;
-                self.reroute(&mut members);
-            }
+        } else if member.give_back(&given) {
+            self.reroute(&mut members);
         }
         Ok(())
     }
@@ -323,7 +294,7 @@ impl Fleet {
     /// Builds the routes anew.
     fn reroute(&self, members: &mut Members) {
         members.reroute_due = false;
-        members.by_key.values_mut().for_each(|m| m.routed = m.serves());
+        members.by_key.values_mut().for_each(|m| m.routed = m.is_asked() && m.serves().next().is_some());
         let routes = Routes::to(members.by_key.values());
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
         self.changed.send_replace(());
@@ -331,20 +302,7 @@ impl Fleet {
 
     /// All sessions, in a stable order; an accepted assignment is worth `work_bytes`.
     pub fn views(&self, work_bytes: u64) -> Vec<WorkerView> {
-        let view = |member: &Member| {
-            let assignments = member.session.assignments.load(Relaxed);
-            WorkerView {
-                wallet: member.session.opened.wallet,
-                worker_id: member.session.opened.worker_id,
-                session_id: member.session.opened.session_id,
-                device: member.offer.as_ref().map(|o| o.device.clone()).unwrap_or_default(),
-                slice: member.active.as_ref().map(|(_, slice)| slice.to_string()).unwrap_or_default(),
-                ready: member.is_settled(),
-                assignments,
-                work_bytes: assignments * work_bytes,
-            }
-        };
-        self.members().by_key.values().map(view).collect()
+        self.members().by_key.values().map(|member| WorkerView::of(member, work_bytes)).collect()
     }
 
     /// Workers that serve what placement wants; `None` while a placement, routes or a lease are on their way.

@@ -254,7 +254,7 @@ impl Shared {
     ) -> Result<bool, ConnectionError> {
         match kind {
             Kind::Offer => self.offered(session, Offer::read(frame)?)?,
-            Kind::SliceReady => self.slice_ready(session, SliceReady::read(frame)?.lease),
+            Kind::SliceReady => self.slice_ready(session, &SliceReady::read(frame)?)?,
             Kind::Release => self.fleet.release(session, &Release::read(frame)?)?,
             Kind::Pause => self.fleet.pause(session, true),
             Kind::Resume => self.fleet.pause(session, false),

@@ -7,25 +7,29 @@
 mod audit;
 mod batch;
 mod challenge;
+mod choice;
 pub mod counters;
+pub mod estimate;
 pub mod exact;
 pub mod experts;
 mod fleet;
+mod here;
 pub mod inflight;
 mod listener;
 pub mod local;
 pub mod placement;
 mod quarantine;
 pub mod remote;
+mod request;
 mod session;
 mod stock;
 mod trust;
 
-pub use audit::{AuditPolicy, Draws, Look, RATE_MIN, Standing};
+pub use audit::{AuditPolicy, Draws, Look, RATE_MIN, Seniority};
 pub use counters::Counts;
+pub use estimate::{DeadlineRule, Measured};
 pub use experts::ModelExperts;
 pub use fleet::{NotReady, WorkerView};
-pub use inflight::DeadlineRule;
 pub use local::{LocalDispatch, Mode};
 pub use remote::{RemoteConfig, RemoteDispatch};
 pub use trust::TrustConfig;
@@ -110,6 +114,16 @@ pub enum DispatchError {
     /// An expert that the model does not have.
     #[error("layer {layer} has no expert {expert}")]
     NoExpert {
+        /// Layer.
+        layer: u16,
+        /// Expert.
+        expert: u16,
+    },
+    /// No worker brings an expert that this machine may not compute itself.
+    #[error(
+        "layer {layer}, expert {expert}: no worker that holds it answers, and this machine is told not to compute it; try again later"
+    )]
+    NoHolder {
         /// Layer.
         layer: u16,
         /// Expert.

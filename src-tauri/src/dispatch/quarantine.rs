@@ -47,7 +47,7 @@ impl Shared {
         );
         tracing::error!(%wallet, session = %dossier.session_id, reason, "a worker's answer was false");
         Counters::add(&self.counters.quarantined_wallets, 1);
-        self.trust.config.standing.forget(&wallet);
+        self.trust.config.seniority.forget(&wallet);
         let sessions = self.fleet.expel(&wallet);
         let mut dossiers = vec![Arc::clone(dossier)];
         for session in &sessions {
@@ -89,9 +89,11 @@ impl Shared {
             let reason = format!("audit after a failed challenge: the answer to request {request} was false");
             tracing::error!(%wallet, session = %session_id, reason, "a worker's answer was false");
             Counters::add(&shared.counters.quarantined_wallets, 1);
-            shared.trust.config.standing.forget(&wallet);
+            shared.trust.config.seniority.forget(&wallet);
             let sessions = shared.fleet.expel(&wallet);
-            sessions.iter().for_each(|session| drop(session.dossier.catch()));
+            for session in &sessions {
+                session.dossier.catch();
+            }
             shared.tell(&sessions, Quarantine { wallet, session_id, void_from_request: request, device: None, reason });
         });
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 
-use super::audit::{AuditPolicy, Draws, Job, Record, Standing};
+use super::audit::{AuditPolicy, Draws, Job, Record, Seniority};
 use crate::shutdown::Shutdown;
 use crate::types::{PublicKey, SessionId};
 use crate::wire::control::Quarantine;
@@ -30,7 +30,7 @@ pub struct TrustConfig {
     /// Key of all draws; the system's randomness when absent, as it must be outside of tests.
     pub seed: Option<[u8; 32]>,
     /// What wallets have behind them.
-    pub standing: Arc<Standing>,
+    pub seniority: Arc<Seniority>,
     /// Mean time between two challenges of a device.
     pub challenge_every: Duration,
     /// How long a worker may leave one unanswered and still be asked for work.
@@ -46,7 +46,7 @@ impl Default for TrustConfig {
         Self {
             audit: AuditPolicy::default(),
             seed: None,
-            standing: Arc::default(),
+            seniority: Arc::default(),
             challenge_every: Duration::from_secs(30 * 60),
             challenge_patience: Duration::from_secs(60),
             trusted_layers: Vec::new(),
@@ -61,7 +61,7 @@ impl TrustConfig {
     /// # Errors
     /// A file that cannot be read.
     pub fn remembered(path: &Path) -> std::io::Result<Self> {
-        Ok(Self { standing: Arc::new(Standing::open(path)?), ..Self::default() })
+        Ok(Self { seniority: Arc::new(Seniority::open(path)?), ..Self::default() })
     }
 
     /// Whether the operator trusts a wallet.
@@ -140,8 +140,8 @@ impl Trust {
 
     /// Writes what wallets have behind them, if it changed.
     pub async fn save(&self) {
-        let standing = Arc::clone(&self.config.standing);
-        match tokio::task::spawn_blocking(move || standing.save()).await {
+        let seniority = Arc::clone(&self.config.seniority);
+        match tokio::task::spawn_blocking(move || seniority.save()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "what wallets have behind them is not on disk"),
             Err(error) => tracing::error!(%error, "what wallets have behind them was not written"),

@@ -93,8 +93,8 @@ pub struct HubConfig {
     pub backbone_peer: PeerSecurity,
     /// How the hub and its gateways recognise each other.
     pub gateway_peer: PeerSecurity,
-    /// File of caught wallets.
-    pub quarantine_list: PathBuf,
+    /// File of banned wallets and devices.
+    pub ban_list: PathBuf,
     /// How much.
     pub limits: HubLimits,
     /// How long.
@@ -106,13 +106,13 @@ pub struct HubConfig {
 impl HubConfig {
     /// The defaults: all on this machine, every limit and wait as documented.
     #[must_use]
-    pub fn new(backbone: String, public_hosts: Vec<String>, quarantine_list: PathBuf) -> Self {
+    pub fn new(backbone: String, public_hosts: Vec<String>, ban_list: PathBuf) -> Self {
         Self {
             public_hosts,
             backbone,
             backbone_peer: PeerSecurity::Loopback,
             gateway_peer: PeerSecurity::Loopback,
-            quarantine_list,
+            ban_list,
             limits: HubLimits::default(),
             timing: HubTiming::default(),
             clock: Arc::new(SystemClock::default()),

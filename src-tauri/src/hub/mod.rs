@@ -10,13 +10,13 @@
 
 mod admission;
 mod backbone_leg;
+mod bans;
 mod config;
 mod ending;
 mod http;
 mod live;
 mod meters;
 mod outstanding;
-mod quarantine;
 mod receipts;
 mod registry;
 mod session;
@@ -34,9 +34,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 
+pub use bans::{Ban, BanError, BanList, By};
 pub use config::{HubConfig, HubLimits, HubTiming};
 pub use meters::FlushError;
-pub use quarantine::QuarantineError;
 pub use receipts::ReceiptTiming;
 
 use crate::ledger::{Ledger, LedgerError};
@@ -50,7 +50,6 @@ use crate::wire::handshake::HubIdentity;
 use admission::{Admission, Refusal};
 use http::Answer;
 use meters::Meters;
-use quarantine::QuarantineList;
 use registry::Registry;
 
 /// Workers' connections beside the sessions: refusals under way.
@@ -69,9 +68,9 @@ pub enum HubError {
     /// The ledger did not give an epoch.
     #[error("starting the hub's epoch: {0}")]
     Epoch(#[from] LedgerError),
-    /// The quarantine list cannot be read.
+    /// The list of bans cannot be read.
     #[error(transparent)]
-    Quarantine(#[from] QuarantineError),
+    Bans(#[from] BanError),
     /// No randomness.
     #[error("drawing the key that hides addresses: {0}")]
     Random(getrandom::Error),
@@ -110,7 +109,7 @@ struct Hub {
     workers: Semaphore,
     registry: Arc<Registry>,
     meters: Meters,
-    quarantined: QuarantineList,
+    bans: BanList,
     shutdown: Shutdown,
     outcomes: Outcomes,
     probe: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
@@ -129,7 +128,7 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> Result<(), HubError> {
     let hub_key = identity.key().public();
-    let quarantined = QuarantineList::open(&config.quarantine_list)?;
+    let bans = BanList::open(&config.ban_list, identity.key().clone())?;
     let epoch = ledger.next_epoch(hub_key).await?;
     let mut peer_key = [0; 32];
     getrandom::fill(&mut peer_key).map_err(HubError::Random)?;
@@ -144,9 +143,12 @@ pub async fn serve(
         config,
         identity,
         epoch,
-        quarantined,
+        bans,
         shutdown,
     });
+    // A stop between a ban and its void must not leave the credit standing; what is void already stays as it is.
+    let caught = hub.bans.all().into_iter().filter(|ban| ban.by == By::Backbone && ban.device.is_none());
+    caught.for_each(|ban| hub.meters.void(ban.wallet));
     tracing::info!(hub = %hub_key, epoch, "hub serves");
     let stopped = accept_until_drained(&hub, &listener).await;
     let flushed = hub.meters.flush().await;
@@ -274,20 +276,29 @@ impl Hub {
         GoAway { reconnect_after_ms: u64::from_le_bytes(noise) % most.saturating_add(1).max(1) }
     }
 
-    /// The backbone caught a wallet: its session's credit is void, its sessions end, and it may not come back.
+    /// The backbone caught a wallet: all its unsettled credit is void, its sessions end, and it may not come back. Of a
+    /// device that computes wrongly, only the session ends, and only that device may not come back.
     async fn quarantine(self: &Arc<Self>, caught: Quarantine) {
-        let Quarantine { wallet, session_id, void_from_request, reason } = caught;
-        tracing::warn!(%wallet, session = %session_id, void_from_request, reason, "wallet quarantined");
-        if !self.meters.void(&session_id, &wallet, void_from_request) {
-            tracing::error!(session = %session_id, "no open session of the wallet: its credit was not voided here");
-        }
+        let Quarantine { wallet, session_id, void_from_request, device, reason } = caught;
+        tracing::warn!(%wallet, session = %session_id, void_from_request, ?device, reason, "caught by the backbone");
+        let since_unix_ms = self.config.clock.unix_ms();
+        let ban = Ban { wallet, device: device.clone(), since_unix_ms, by: By::Backbone, reason };
         let hub = Arc::clone(self);
-        match tokio::task::spawn_blocking(move || hub.quarantined.add(wallet)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "quarantine is not on disk"),
-            Err(error) => tracing::error!(%error, "quarantine was not written"),
+        match tokio::task::spawn_blocking(move || hub.bans.add(ban)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the ban is not on disk"),
+            Err(error) => tracing::error!(%error, "the ban was not written"),
         }
-        self.registry.quarantine(&wallet);
+        match device {
+            Some(_) => self.registry.quarantine_session(&wallet, session_id),
+            None => {
+                self.meters.void(wallet);
+                self.registry.quarantine(&wallet);
+                if let Err(error) = self.meters.flush().await {
+                    tracing::error!(%wallet, %error, "the void waits for the next flush");
+                }
+            }
+        }
     }
 
     /// Why the backbone cannot be used, if it cannot; asked anew at most once a second.

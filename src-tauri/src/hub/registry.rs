@@ -82,6 +82,15 @@ impl Registry {
         }
     }
 
+    /// Tells one session of a wallet that it is quarantined.
+    pub fn quarantine_session(&self, wallet: &PublicKey, session: SessionId) {
+        let rows = self.lock();
+        let own = rows.get(wallet).into_iter().flat_map(HashMap::values);
+        for row in own.filter(|row| row.session == session) {
+            row.notice.send_replace(Some(Notice::Quarantined));
+        }
+    }
+
     /// (sessions, wallets) that are live.
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
@@ -161,6 +170,8 @@ mod tests {
         let registry = Arc::new(Registry::new(2));
         let one = registry.seat(WALLET, id(1), id(10)).unwrap();
         let two = registry.seat(WALLET, id(2), id(11)).unwrap();
+        registry.quarantine_session(&WALLET, id(10));
+        assert_eq!((*one.notice.borrow(), *two.notice.borrow()), (Some(Notice::Quarantined), None));
         registry.quarantine(&WALLET);
         assert_eq!((one.noticed().await, two.noticed().await), (Notice::Quarantined, Notice::Quarantined));
     }

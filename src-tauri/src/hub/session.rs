@@ -103,8 +103,8 @@ async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, peer: PeerHash) -> Result<Admi
         .seat(session.wallet, session.worker_id, session.session_id)
         .map_err(|full| refused(Refusal::Limit, full))?;
     // Asked once seated: a wallet that is caught from here on has a seat to be found by.
-    if hub.quarantined.contains(&session.wallet) {
-        return Err(refused(Refusal::Quarantined, "quarantined wallet"));
+    if let Some(ban) = hub.bans.of(&session.wallet) {
+        return Err(refused(Refusal::Quarantined, format!("banned: {}", ban.reason)));
     }
     ws.send(welcome.encode()).await?;
     Ok(Admitted { session, seat, backbone, room })
@@ -117,7 +117,7 @@ fn refused(refusal: Refusal, why: impl ToString) -> NotAdmitted {
 /// Bridges an admitted worker and its backbone connection until either ends, then settles.
 async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash) {
     let Admitted { session, seat, backbone, room: _room } = admitted;
-    let HubSession { wallet, worker_id, session_id, session_key, agent, seal, mut open } = session;
+    let HubSession { wallet, worker_id, session_id, session_key, agent, round_trip, seal, mut open } = session;
     let Backbone { reader: mut backbone_reader, writer, hidden_size, .. } = backbone;
     let (timing, limits) = (&hub.config.timing, &hub.config.limits);
 
@@ -131,13 +131,14 @@ async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash)
     );
     let bounds = Bounds { queue_frames: limits.queue_frames, gets_max: limits.open_expert_gets, stall: timing.stall };
     let outstanding = Outstanding::new(limits.open_parts, hidden_size);
-    let (live, mut queues, mut for_backbone) = Live::new(session_id, bounds, outstanding, tally, receipts);
+    let (live, mut queues, mut for_backbone) = Live::new(session_id, hub.bans.devices(&wallet), bounds, outstanding, tally, receipts);
     let (sender, mut receiver) = ws.split();
     let mut sender = SealedSender::new(sender, seal);
     let mut backbone_writer = writer.with_deadline(timing.stall);
     tracing::info!(session = %live.short(), agent, "session open");
 
-    let opening = SessionOpen { session_id, wallet, worker_id, peer_ip_hash: peer };
+    let round_trip_us = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
+    let opening = SessionOpen { session_id, wallet, worker_id, peer_ip_hash: peer, round_trip_us };
     let mut from_backbone = pin!(backbone_leg::read(hub, &live, &mut backbone_reader));
     let mut to_backbone = pin!(backbone_leg::write(&mut for_backbone, &mut backbone_writer));
     let mut backbone_over = false;

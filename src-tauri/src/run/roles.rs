@@ -109,11 +109,11 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
     let identity = HubIdentity::issued_by(&operator, key, not_after.as_secs());
     let peers = peer_security(&config.peers)?;
     let ledger = Ledger::open(&config.ledger).await?;
-    let quarantine_list = config.state.join("quarantine");
+    let bans = config.state.join("quarantine");
     let hub = HubConfig {
         backbone_peer: peers.clone(),
         gateway_peer: peers,
-        ..HubConfig::new(config.backbone.to_string(), config.public_hosts, quarantine_list)
+        ..HubConfig::new(config.backbone.to_string(), config.public_hosts, bans)
     };
     let listener = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;
     say(format_args!("operator key {}", operator.public()))?;

@@ -29,6 +29,8 @@ pub enum Context {
     ReceiptAck,
     /// An operator invites to its network.
     Invite,
+    /// A hub bans a wallet or a device, or lifts that.
+    Ban,
 }
 
 /// A signature that does not hold.
@@ -52,6 +54,7 @@ impl Context {
             Self::Receipt => "receipt",
             Self::ReceiptAck => "receipt-ack",
             Self::Invite => "invite",
+            Self::Ban => "ban",
         }
     }
 

@@ -15,9 +15,9 @@ impl Fleet {
         Some(leased.slice.clone())
     }
 
-    /// The lease that a session has confirmed, and its slice.
-    pub fn serving(&self, session: &Session) -> Option<(u32, Slice)> {
-        self.members().by_key.get(&key(session))?.active.clone()
+    /// What a session serves or could serve, and under which leases.
+    pub fn serving(&self, session: &Session) -> Vec<(u32, Slice)> {
+        self.members().by_key.get(&key(session)).map(|member| member.serves().collect()).unwrap_or_default()
     }
 
     /// All sessions.

@@ -101,6 +101,8 @@ pub struct HubSession {
     pub session_key: PublicKey,
     /// Program and version, printable ASCII.
     pub agent: String,
+    /// From hello to answer.
+    pub round_trip: Duration,
     /// Tags frames to the worker.
     pub seal: Seal,
     /// Checks frames from the worker.
@@ -153,7 +155,8 @@ impl HubHandshake {
         public_hosts: &[String],
         now: Duration,
     ) -> Result<(Frame, HubSession), HandshakeError> {
-        if now.saturating_sub(self.said_at) > ANSWER_WITHIN {
+        let round_trip = now.saturating_sub(self.said_at);
+        if round_trip > ANSWER_WITHIN {
             return Err(HandshakeError::Late { limit_ms: ANSWER_WITHIN.as_millis() as u64 });
         }
         let auth = Transcript::parse::<WorkerAuth>(frame, Kind::WorkerAuth)?;
@@ -170,6 +173,7 @@ impl HubHandshake {
         let welcome = Welcome { session_id: self.session_id, wallet };
         let welcome = self.transcript.sign(Kind::Welcome, &welcome, |parts| self.key.sign(Context::Welcome, parts))?;
         let session = HubSession {
+            round_trip,
             wallet,
             worker_id: auth.worker_id,
             session_id: self.session_id,

@@ -25,13 +25,13 @@ struct Book {
 
 /// See the module.
 #[derive(Default)]
-pub struct Standing {
+pub struct Seniority {
     path: Option<PathBuf>,
     book: Mutex<Book>,
 }
 
-impl Standing {
-    /// What is remembered at `path`; nothing when there is no such file. Without a path ([`Standing::default`]) nothing
+impl Seniority {
+    /// What is remembered at `path`; nothing when there is no such file. Without a path ([`Seniority::default`]) nothing
     /// outlives the process.
     ///
     /// # Errors
@@ -116,36 +116,36 @@ mod tests {
     #[test]
     fn what_a_wallet_has_behind_it_survives_a_restart_and_a_torn_file() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("standing");
+        let path = dir.path().join("seniority");
         let (one, two) = (PublicKey([1; 32]), PublicKey([2; 32]));
-        let standing = Standing::open(&path).unwrap();
-        standing.add(one, 700, 1_000);
-        standing.add(two, 7, 1_000);
-        standing.add(one, 700, 1_000);
-        standing.save().unwrap();
-        let standing = Standing::open(&path).unwrap();
-        assert_eq!((standing.accepted(&one), standing.accepted(&two)), (1_000, 7));
-        standing.forget(&one);
-        standing.save().unwrap();
+        let seniority = Seniority::open(&path).unwrap();
+        seniority.add(one, 700, 1_000);
+        seniority.add(two, 7, 1_000);
+        seniority.add(one, 700, 1_000);
+        seniority.save().unwrap();
+        let seniority = Seniority::open(&path).unwrap();
+        assert_eq!((seniority.accepted(&one), seniority.accepted(&two)), (1_000, 7));
+        seniority.forget(&one);
+        seniority.save().unwrap();
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, format!("{text}4uQeVj5tqViQ")).unwrap();
-        let standing = Standing::open(&path).unwrap();
-        assert_eq!((standing.accepted(&one), standing.accepted(&two)), (0, 7));
+        let seniority = Seniority::open(&path).unwrap();
+        assert_eq!((seniority.accepted(&one), seniority.accepted(&two)), (0, 7));
     }
 
     #[test]
     fn nothing_is_written_when_nothing_changed_and_a_failed_write_is_tried_again() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("absent").join("standing");
-        let standing = Standing::open(&path).unwrap();
-        standing.save().unwrap();
-        standing.add(PublicKey([1; 32]), 10, 10);
-        assert!(standing.save().is_err());
+        let path = dir.path().join("absent").join("seniority");
+        let seniority = Seniority::open(&path).unwrap();
+        seniority.save().unwrap();
+        seniority.add(PublicKey([1; 32]), 10, 10);
+        assert!(seniority.save().is_err());
         fs::create_dir(dir.path().join("absent")).unwrap();
-        standing.save().unwrap();
+        seniority.save().unwrap();
         fs::remove_file(&path).unwrap();
-        standing.add(PublicKey([1; 32]), 10, 10);
-        standing.save().unwrap();
+        seniority.add(PublicKey([1; 32]), 10, 10);
+        seniority.save().unwrap();
         assert!(!path.exists(), "a wallet that is old enough changes nothing");
     }
 }
