@@ -1,5 +1,6 @@
 //! The hub between a worker and a backbone: what passes, what is paid, and whom an end touches.
 
+mod bans;
 mod crowd;
 mod world;
 

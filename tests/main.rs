@@ -26,6 +26,7 @@ mod shaders;
 mod support;
 mod tidy;
 mod tiny_model;
+mod trust;
 mod wallet;
 mod wire;
 mod wire_roundtrip;

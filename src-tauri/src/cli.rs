@@ -6,6 +6,7 @@ mod api;
 mod bench;
 mod hub;
 mod layers;
+mod trust;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{BenchDecodeArgs, BenchPrefillArgs};
 pub use hub::{HubCommand, InviteArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
+pub use trust::{AuditSelection, AuditSelectionError, TrustFlags};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]
@@ -79,6 +81,9 @@ pub struct RoleFlags {
     /// backbone: layers whose experts may be computed by workers.
     #[arg(long)]
     pub remote_layers: Option<LayerSelection>,
+    /// Flags about workers' honesty.
+    #[command(flatten)]
+    pub trust: TrustFlags,
     /// hub: address where the backbone listens for hubs.
     #[arg(long)]
     pub backbone: Option<SocketAddr>,

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvasir::dispatch::{
     DeadlineRule, Dispatch as _, LocalDispatch, Mode, ModelExperts, MoeStep, RemoteConfig, RemoteDispatch, Route,
-    RowSum,
+    RowSum, TrustConfig,
 };
 use kvasir::hub::{self, HubConfig, HubTiming, ReceiptTiming};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
@@ -19,7 +19,7 @@ use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::shutdown::{self, ShutdownTrigger};
 use kvasir::types::{GenerationId, Hex, PublicKey};
 use kvasir::wallet::Wallet;
-use kvasir::wire::control::{BackboneHello, Control, Decline, Lease, Offer, SessionOpen, SliceReady, Verdict};
+use kvasir::wire::control::{BackboneHello, Control, Decline, Lease, Offer, Quarantine, SessionOpen, SliceReady, Verdict};
 use kvasir::wire::handshake::HubIdentity;
 use kvasir::wire::signature::KeyPair;
 use kvasir::wire::work::Dispatch;
@@ -27,6 +27,7 @@ use kvasir::wire::{Frame, Header, Kind};
 use kvasir::worker::{self, Hardware, Source, WorkerConfig, WorkerError, WorkerStatus};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -98,8 +99,12 @@ impl Backbone {
     }
 
     pub async fn start_with(model: Arc<Model>, layers: Vec<u16>, floor: Duration) -> Self {
+        Self::start_trusting(model, layers, floor, TrustConfig::default()).await
+    }
+
+    pub async fn start_trusting(model: Arc<Model>, layers: Vec<u16>, floor: Duration, trust: TrustConfig) -> Self {
         let deadlines = DeadlineRule { floor, ceiling: floor, ..DeadlineRule::default() };
-        let config = RemoteConfig { deadlines, ..RemoteConfig::new(layers) };
+        let config = RemoteConfig { deadlines, trust, ..RemoteConfig::new(layers) };
         let remote = RemoteDispatch::new(Arc::clone(&model), kernel(), config).expect("a manifest");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let addr = listener.local_addr().expect("an address");
@@ -137,11 +142,20 @@ pub enum Conduct {
     Lies,
     AnswersTwice,
     AnswersLate(Duration),
+    /// Honest in its work, wrong by one in the last value of a challenge of more than so many rows.
+    FailsChallenges(u32),
+    /// Honest in its work, leaves challenges unanswered.
+    MutesChallenges,
 }
 
 /// Stands for a hub and its worker at the end of a plain connection.
 pub struct Puppet {
     pub verdicts: watch::Receiver<Vec<Verdict>>,
+    /// Rows of the challenges that came.
+    pub challenges: watch::Receiver<Vec<u32>>,
+    pub quarantines: watch::Receiver<Vec<Quarantine>>,
+    /// What it offers next.
+    pub offers: UnboundedSender<Offer>,
     task: JoinHandle<()>,
 }
 
@@ -152,6 +166,9 @@ struct Strings {
     kernel: Arc<dyn ExpertCompute>,
     conduct: Conduct,
     verdicts: watch::Sender<Vec<Verdict>>,
+    challenges: watch::Sender<Vec<u32>>,
+    quarantines: watch::Sender<Vec<Quarantine>>,
+    offers: UnboundedReceiver<Offer>,
 }
 
 impl Puppet {
@@ -177,13 +194,21 @@ impl Puppet {
 
     /// Connects, offers and from then on does as it is told.
     pub async fn join(backbone: &Backbone, n: u8, conduct: Conduct) -> Self {
-        let (reader, mut writer) = Self::open(backbone, n).await;
-        let offer = Offer { device: "puppet".into(), memory_bytes: 1 << 30, assignments_per_s: 1e4, wants: vec![] };
-        writer.send(&offer.frame().expect("a frame")).await.expect("sent");
+        let (reader, writer) = Self::open(backbone, n).await;
         let (verdicts, seen) = watch::channel(Vec::new());
-        let experts = ModelExperts::new(Arc::clone(&backbone.model));
-        let strings = Strings { reader, writer, experts, kernel: kernel(), conduct, verdicts };
-        Self { verdicts: seen, task: tokio::spawn(strings.dance()) }
+        let (challenges, asked) = watch::channel(Vec::new());
+        let (quarantines, caught) = watch::channel(Vec::new());
+        let (orders, offers) = unbounded_channel();
+        orders.send(offer("puppet")).expect("its other end is here");
+        let (experts, kernel) = (ModelExperts::new(Arc::clone(&backbone.model)), kernel());
+        let strings = Strings { reader, writer, experts, kernel, conduct, verdicts, challenges, quarantines, offers };
+        let task = tokio::spawn(strings.dance());
+        Self { verdicts: seen, challenges: asked, quarantines: caught, offers: orders, task }
+    }
+
+    /// The quarantine of which the hub would hear.
+    pub async fn quarantined(&mut self) -> Quarantine {
+        soon(self.quarantines.wait_for(|caught| !caught.is_empty())).await.expect("a puppet")[0].clone()
     }
 
     /// The first `n` verdicts, in the order of requests and parts.
@@ -200,9 +225,22 @@ impl Drop for Puppet {
     }
 }
 
+/// What a puppet offers on a device of this name.
+pub fn offer(device: &str) -> Offer {
+    Offer { device: device.into(), memory_bytes: 1 << 30, assignments_per_s: 1e4, wants: vec![] }
+}
+
 impl Strings {
     async fn dance(mut self) {
-        while let Ok(Some(frame)) = self.reader.recv().await {
+        loop {
+            let frame = tokio::select! {
+                Some(offer) = self.offers.recv() => {
+                    self.send(&offer.frame().expect("a frame")).await;
+                    continue;
+                }
+                frame = self.reader.recv() => frame,
+            };
+            let Ok(Some(frame)) = frame else { return };
             match frame.header.kind {
                 Kind::Lease => {
                     let ready = SliceReady {
@@ -216,6 +254,11 @@ impl Strings {
                     let verdict = Verdict::read(&frame).expect("a verdict");
                     self.verdicts.send_modify(|seen| seen.push(verdict));
                 }
+                Kind::Quarantine => {
+                    let caught = Quarantine::read(&frame).expect("a quarantine");
+                    self.quarantines.send_modify(|seen| seen.push(caught));
+                }
+                Kind::Challenge => self.take_challenge(&frame).await,
                 Kind::Dispatch if self.conduct == Conduct::Vanishes => return,
                 Kind::Dispatch => self.respond(&frame).await,
                 other => panic!("a worker never gets {other:?}"),
@@ -223,11 +266,25 @@ impl Strings {
         }
     }
 
+    async fn take_challenge(&mut self, frame: &Frame) {
+        let rows = frame.header.rows;
+        self.challenges.send_modify(|seen| seen.push(rows));
+        let answer = self.compute(frame);
+        let header = Header { kind: Kind::ChallengeReply, ..answer.header };
+        let mut body = answer.body.to_vec();
+        match self.conduct {
+            Conduct::MutesChallenges => return,
+            Conduct::FailsChallenges(honest) if rows > honest => *body.last_mut().expect("a value") ^= 1,
+            _ => {}
+        }
+        self.send(&Frame::new(header, body).expect("a frame")).await;
+    }
+
     async fn respond(&mut self, frame: &Frame) {
         let answer = self.compute(frame);
         match self.conduct {
             Conduct::Silent | Conduct::Vanishes => {}
-            Conduct::Honest => self.send(&answer).await,
+            Conduct::Honest | Conduct::FailsChallenges(_) | Conduct::MutesChallenges => self.send(&answer).await,
             Conduct::Declines => {
                 let decline = Decline { reason: "paused".into() };
                 self.send(&decline.reply(frame.header.request).expect("a frame")).await;
@@ -269,6 +326,7 @@ impl Strings {
 /// A real hub in front of a backbone.
 pub struct Hub {
     pub addr: SocketAddr,
+    pub ledger: Ledger,
     operator: KeyPair,
     dir: tempfile::TempDir,
     _stop: ShutdownTrigger,
@@ -295,8 +353,8 @@ impl Hub {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let addr = listener.local_addr().expect("an address");
         let (stop, shutdown) = shutdown::channel();
-        tokio::spawn(hub::serve(listener, config, identity, ledger, shutdown));
-        Self { addr, operator, dir, _stop: stop }
+        tokio::spawn(hub::serve(listener, config, identity, ledger.clone(), shutdown));
+        Self { addr, ledger, operator, dir, _stop: stop }
     }
 
     /// Starts a worker that computes with `compute`.
@@ -312,14 +370,16 @@ impl Hub {
         config.source = source;
         config.assignments_per_s = Some(1e4);
         let wallet = Arc::new(Wallet::generate().expect("a wallet"));
+        let address = wallet.address();
         let (status, seen) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
         let running = tokio::spawn(worker::run(config, wallet, hardware, status, shutdown));
-        Worker { status: seen, home, stop, running }
+        Worker { address, status: seen, home, stop, running }
     }
 }
 
 pub struct Worker {
+    pub address: PublicKey,
     pub status: watch::Receiver<WorkerStatus>,
     pub home: std::path::PathBuf,
     stop: ShutdownTrigger,
@@ -337,38 +397,5 @@ impl Worker {
         self.stop.fire();
         soon(self.running).await.expect("no panic").expect("a worker that could start");
         self.status.borrow().clone()
-    }
-}
-
-/// A kernel that tells when it is asked and answers only when it may.
-pub struct Gate {
-    kernel: Arc<dyn ExpertCompute>,
-    asked: tokio::sync::mpsc::UnboundedSender<()>,
-    open: Mutex<std::sync::mpsc::Receiver<()>>,
-}
-
-impl Gate {
-    /// The kernel, the sign that it was asked, and what opens it: one message per answer, or its end for all.
-    pub fn closed() -> (Arc<Self>, tokio::sync::mpsc::UnboundedReceiver<()>, std::sync::mpsc::Sender<()>) {
-        let (asked, was_asked) = tokio::sync::mpsc::unbounded_channel();
-        let (opener, open) = std::sync::mpsc::channel();
-        (Arc::new(Self { kernel: kernel(), asked, open: Mutex::new(open) }), was_asked, opener)
-    }
-}
-
-impl ExpertCompute for Gate {
-    fn compute(
-        &self,
-        experts: &dyn kvasir::kernel::ExpertSource,
-        layer: u16,
-        parts: &[Dispatch],
-    ) -> Result<Vec<kvasir::wire::work::Partials>, kvasir::kernel::KernelError> {
-        let _ = self.asked.send(());
-        let _ = self.open.lock().expect("no panic").recv();
-        self.kernel.compute(experts, layer, parts)
-    }
-
-    fn device(&self) -> String {
-        "gate".into()
     }
 }

@@ -6,6 +6,7 @@
 mod duration;
 mod file;
 mod size;
+mod trust;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -17,6 +18,7 @@ use crate::types::PublicKey;
 pub use duration::parse_duration;
 pub use file::File;
 pub use size::parse_bytes;
+pub use trust::{Audit, Trust};
 
 /// Where each role keeps its keys and ledgers unless told otherwise: below this directory, by role.
 pub const STATE_DIR: &str = "kvasir-state";
@@ -113,6 +115,8 @@ pub struct Backbone {
     pub state: PathBuf,
     /// Layers that workers may hold.
     pub remote_layers: LayerSelection,
+    /// Whom it trusts, and how far.
+    pub trust: Trust,
     /// Whether a public address is meant.
     pub allow_public: bool,
     /// Keys.
@@ -223,7 +227,7 @@ impl Backbone {
     /// # Errors
     /// What is missing or makes no sense.
     pub fn new(flags: &RoleFlags, file: File) -> Result<Self, ConfigError> {
-        let file = file.backbone;
+        let (file, audit) = (file.backbone, file.audit);
         let memory = flags.api.state_memory.clone().or(file.state_memory);
         Ok(Self {
             model: flags.model.clone().or(file.model),
@@ -237,6 +241,7 @@ impl Backbone {
             },
             state: state(flags, file.state, "backbone"),
             remote_layers: flags.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
+            trust: Trust::new(&flags.trust, audit, file.trusted_layers, file.trusted_wallets),
             allow_public: flags.allow_public || file.allow_public.unwrap_or(false),
             peers: peers(flags, file.peer_key, file.peers)?,
         })

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub use report::{Chaos, LocalRun, RemoteRun, Report, WorkerPart};
 
 use crate::backbone::{self, Backbone};
-use crate::dispatch::{LocalDispatch, Mode, NotReady};
+use crate::dispatch::{LocalDispatch, Mode, NotReady, TrustConfig};
 use crate::hub::HubError;
 use crate::kernel::ExpertCompute;
 use crate::ledger::{LedgerError, Rate};
@@ -107,6 +107,7 @@ pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Resul
         workers: options.workers,
         remote_layers: options.remote_layers.clone(),
         one_way: options.one_way,
+        trust: TrustConfig::default(),
         cuttable: options.chaos,
     })
     .await?;

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::{DemoError, delay};
 use crate::clock::{Clock, SystemClock};
-use crate::dispatch::{RemoteConfig, RemoteDispatch};
+use crate::dispatch::{RemoteConfig, RemoteDispatch, TrustConfig};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
 use crate::hub::{self, HubConfig};
 use crate::kernel::ExpertCompute;
@@ -51,6 +51,8 @@ pub struct NetworkOptions {
     pub remote_layers: Vec<u16>,
     /// Delay between the workers and the gateway, each way.
     pub one_way: Duration,
+    /// What the backbone demands of the workers.
+    pub trust: TrustConfig,
     /// Whether [`Network::kill`] is going to be used: each worker's link then passes a forwarder that can be cut.
     pub cuttable: bool,
 }
@@ -107,6 +109,7 @@ impl Network {
         let (backbone_listener, backbone) = listen().await?;
         let config = RemoteConfig {
             peers: PeerSecurity::pinned(&backbone_key, &[hub_key.public()])?,
+            trust: options.trust,
             ..RemoteConfig::new(options.remote_layers)
         };
         let dispatch = RemoteDispatch::new(options.model, options.compute, config)?;

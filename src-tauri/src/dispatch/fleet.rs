@@ -268,8 +268,8 @@ impl Fleet {
         let mut offering: Vec<&mut Member> = members.by_key.values_mut().filter(|m| m.offer.is_some()).collect();
         let capacities: Vec<Capacity> = offering
             .iter()
-            .filter_map(|m| m.offer.as_ref())
-            .map(|offer| Capacity { memory_bytes: offer.memory_bytes, wants: offer.wants.clone() })
+            .filter_map(|m| Some((m, m.offer.as_ref()?)))
+            .map(|(member, offer)| Capacity { memory_bytes: offer.memory_bytes, wants: member.wants(offer) })
             .collect();
         let slices = place(&self.goods.layers, &capacities);
         let (placed, wanted) = (slices.iter().map(Slice::len).sum::<usize>(), self.experts());
@@ -277,7 +277,7 @@ impl Fleet {
             warn!(placed, wanted, workers = offering.len(), "not all experts are covered; the rest is computed here");
         }
         for (member, slice) in offering.iter_mut().zip(slices) {
-            member.target = slice;
+            member.target = slice.without_layers(&member.session.bounds.barred);
         }
         self.issue(members);
     }

@@ -174,7 +174,8 @@ async fn session(
     shutdown: &Shutdown,
 ) -> Result<(), ConnectionError> {
     info!(session = %opened.session_id, wallet = %opened.wallet, "worker joined");
-    let (session, frames, ended) = Session::new(opened);
+    let (mut session, frames, ended) = Session::new(opened);
+    session.bounds = shared.config.trust.bounds(&session.opened.wallet);
     let session = Arc::new(session);
     let (gets, gets_rx) = mpsc::channel(GETS_QUEUED);
     let (chunks_tx, chunks) = mpsc::channel(1);

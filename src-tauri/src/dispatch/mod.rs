@@ -32,7 +32,7 @@ pub use experts::ModelExperts;
 pub use fleet::{NotReady, WorkerView};
 pub use local::{LocalDispatch, Mode};
 pub use remote::{RemoteConfig, RemoteDispatch};
-pub use trust::TrustConfig;
+pub use trust::{LayerBounds, TrustConfig};
 
 use crate::kernel::KernelError;
 use crate::types::GenerationId;

@@ -13,7 +13,7 @@ use super::remote::Shared;
 use super::session::Session;
 use super::trust::Dossier;
 use crate::types::GenerationId;
-use crate::wire::control::{Control, Quarantine};
+use crate::wire::control::{Control, DeviceName, Quarantine};
 
 /// How long a hub has to end the session of a caught worker before dispatch does.
 const GRACE: Duration = Duration::from_secs(10);
@@ -79,7 +79,8 @@ impl Shared {
         tracing::error!(%wallet, session = %session_id, device, reason, "a device computes wrongly");
         Counters::add(&self.counters.quarantined_devices, 1);
         self.fleet.leave(session);
-        let caught = Quarantine { wallet, session_id, void_from_request: 0, device: Some(device), reason };
+        let device = Some(DeviceName { worker_id: session.opened.worker_id, name: device });
+        let caught = Quarantine { wallet, session_id, void_from_request: 0, device, reason };
         self.tell(std::slice::from_ref(session), caught);
         let shared = Arc::clone(self);
         tokio::spawn(async move {

@@ -15,7 +15,7 @@ use super::challenge::Proof;
 use super::choice::{Candidate, Standing};
 use super::estimate::{Estimate, Load, Measured};
 use super::inflight::Inflight;
-use super::trust::Dossier;
+use super::trust::{Dossier, LayerBounds};
 use crate::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::wire::control::{Control, SessionOpen, Verdict};
 use crate::wire::{Frame, FrameError};
@@ -51,6 +51,8 @@ pub(super) struct Session {
     pub proof: Proof,
     /// What is known of its honesty.
     pub dossier: Arc<Dossier>,
+    /// Which layers it may hold.
+    pub bounds: LayerBounds,
     out: mpsc::Sender<Frame>,
     pace: Mutex<Pace>,
     ending: ShutdownTrigger,
@@ -67,6 +69,7 @@ impl Session {
         let session = Self {
             proof: Proof::default(),
             dossier,
+            bounds: LayerBounds::default(),
             opened,
             inflight: Inflight::default(),
             assignments: AtomicU64::new(0),

@@ -69,6 +69,26 @@ impl TrustConfig {
     pub fn trusts(&self, wallet: &PublicKey) -> bool {
         self.trusted_wallets.contains(wallet)
     }
+
+    /// What placement has to know of a wallet.
+    #[must_use]
+    pub fn bounds(&self, wallet: &PublicKey) -> LayerBounds {
+        let layers = self.trusted_layers.clone();
+        if self.trusts(wallet) {
+            LayerBounds { preferred: layers, ..LayerBounds::default() }
+        } else {
+            LayerBounds { barred: layers, ..LayerBounds::default() }
+        }
+    }
+}
+
+/// Which layers a wallet may hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerBounds {
+    /// It never gets these.
+    pub barred: Vec<u16>,
+    /// It gets these first, since few may hold them.
+    pub preferred: Vec<u16>,
 }
 
 /// What is known of a session's honesty; outlives the session while somebody looks into it.

@@ -13,7 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::{Hex, PublicKey};
+use crate::types::{Hex, PublicKey, WorkerId};
+use crate::wire::control::DeviceName;
 use crate::wire::signature::{Context, KeyPair};
 
 /// Most wallets with a ban.
@@ -56,8 +57,8 @@ pub enum By {
 pub struct Ban {
     /// Whose.
     pub wallet: PublicKey,
-    /// Only this device, as its `Offer` names it.
-    pub device: Option<String>,
+    /// Only this device.
+    pub device: Option<DeviceName>,
     /// When it was decided.
     pub since_unix_ms: u64,
     /// By whose word.
@@ -95,7 +96,7 @@ impl Line {
 }
 
 /// The bans of a wallet: its own, and those of its devices.
-type Bans = BTreeMap<PublicKey, BTreeMap<Option<String>, Ban>>;
+type Bans = BTreeMap<PublicKey, BTreeMap<Option<DeviceName>, Ban>>;
 
 /// The list.
 pub struct BanList {
@@ -143,11 +144,12 @@ impl BanList {
         self.bans().get(wallet)?.get(&None).cloned()
     }
 
-    /// The devices with which a wallet may not come.
+    /// The devices with which an installation of a wallet may not come, by name.
     #[must_use]
-    pub fn devices(&self, wallet: &PublicKey) -> Vec<String> {
+    pub fn devices(&self, wallet: &PublicKey, worker_id: &WorkerId) -> Vec<String> {
         let bans = self.bans();
-        bans.get(wallet).into_iter().flat_map(BTreeMap::keys).flatten().cloned().collect()
+        let devices = bans.get(wallet).into_iter().flat_map(BTreeMap::keys).flatten();
+        devices.filter(|device| device.worker_id == *worker_id).map(|device| device.name.clone()).collect()
     }
 
     /// Every ban.
@@ -224,6 +226,7 @@ mod tests {
 
     const ONE: PublicKey = PublicKey([1; 32]);
     const TWO: PublicKey = PublicKey([2; 32]);
+    const WORKER: WorkerId = Hex([5; 16]);
 
     fn key() -> KeyPair {
         KeyPair::from_seed(&[9; 32])
@@ -231,7 +234,8 @@ mod tests {
 
     fn ban(wallet: PublicKey, device: Option<&str>) -> Ban {
         let reason = "audit: row 3 differs".to_owned();
-        Ban { wallet, device: device.map(str::to_owned), since_unix_ms: 7, by: By::Backbone, reason }
+        let device = device.map(|name| DeviceName { worker_id: WORKER, name: name.to_owned() });
+        Ban { wallet, device, since_unix_ms: 7, by: By::Backbone, reason }
     }
 
     #[test]
@@ -249,7 +253,8 @@ mod tests {
         std::fs::write(&path, format!("{text}\n{by_hand}\n")).unwrap();
         let list = BanList::open(&path, key()).unwrap();
         assert_eq!(list.of(&ONE), Some(ban(ONE, None)));
-        assert_eq!((list.of(&TWO), list.devices(&TWO)), (None, vec!["gpu".to_owned()]));
+        assert_eq!((list.of(&TWO), list.devices(&TWO, &WORKER)), (None, vec!["gpu".to_owned()]));
+        assert!(list.devices(&TWO, &Hex([6; 16])).is_empty(), "another machine of theirs");
         assert_eq!(list.of(&by_hand).map(|ban| ban.by), Some(By::Operator));
         assert_eq!(list.all().len(), 3);
     }
@@ -265,7 +270,7 @@ mod tests {
         assert!(list.lift(ONE, 8, By::Operator, "it was the driver".into()).unwrap());
         assert!(!list.lift(ONE, 8, By::Operator, String::new()).unwrap());
         let list = BanList::open(&path, key()).unwrap();
-        assert!(list.all().is_empty() && list.devices(&ONE).is_empty());
+        assert!(list.all().is_empty() && list.devices(&ONE, &WORKER).is_empty());
         assert!(list.add(ban(ONE, None)).unwrap());
     }
 

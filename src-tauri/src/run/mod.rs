@@ -9,6 +9,7 @@ mod device;
 mod invite;
 mod roles;
 mod serving;
+mod trust;
 
 use std::error::Error;
 use std::io::Write;

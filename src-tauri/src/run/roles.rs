@@ -86,7 +86,9 @@ async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), An
     let model = load_model(config.model.as_deref())?;
     let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
     let compute = device::cpu(all_threads())?;
-    let remote = RemoteConfig { peers: peer_security(&config.peers)?, ..RemoteConfig::new(remote_layers) };
+    make_state(&config.state)?;
+    let trust = super::trust::demands(&config.trust, &model, &config.state)?;
+    let remote = RemoteConfig { peers: peer_security(&config.peers)?, trust, ..RemoteConfig::new(remote_layers) };
     let dispatch = RemoteDispatch::new(Arc::clone(&model), compute, remote)?;
     let backbone = Arc::new(Backbone::new(Arc::clone(&model), Arc::new(dispatch.clone()))?);
 

@@ -72,6 +72,11 @@ impl Member {
         }
     }
 
+    /// The layers that it should rather hold: those that few may hold, then those that it wishes for.
+    pub fn wants(&self, offer: &Offer) -> Vec<u16> {
+        self.session.bounds.preferred.iter().chain(&offer.wants).copied().collect()
+    }
+
     pub fn is_settled(&self) -> bool {
         let holds_target = self.active.as_ref().is_some_and(|(_, s)| *s == self.target);
         self.offer.is_some() && self.leased.is_none() && holds_target && self.session.proof.holds()
