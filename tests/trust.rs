@@ -19,10 +19,13 @@ use crate::support::faults::{Fault, Faulty};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
-const TOKENS: usize = 4;
+/// Tokens of every decode, and of one that waits for liars to be asked.
+const TOKENS_MIN: usize = 4;
+const TOKENS_MAX: usize = 64;
 
-/// A network with one worker for each fault, after a decode that was compared with a local one bit by bit.
-async fn decoded(model: Arc<Model>, prompt: &[u32], faults: Vec<Fault>) -> Network {
+/// A network with one worker for each fault, after a decode that was compared with a local one bit by bit and in which
+/// so many liars were caught.
+async fn decoded(model: Arc<Model>, prompt: &[u32], faults: Vec<Fault>, liars: u64) -> Network {
     let armed = Arc::new(AtomicBool::new(false));
     let worker = |fault| -> Hardware {
         Hardware::from(Arc::new(Faulty::once(&armed, compute(), fault, &model)) as Arc<dyn ExpertCompute>)
@@ -46,7 +49,8 @@ async fn decoded(model: Arc<Model>, prompt: &[u32], faults: Vec<Fault>) -> Netwo
     let mut local = Decode::new(Backbone::new(Arc::clone(&model), Arc::new(local)).unwrap());
     let mut remote = Decode::new(Backbone::new(model, Arc::new(network.dispatch.clone())).unwrap());
     let (mut comparison, mut input) = (Comparison::default(), prompt.to_vec());
-    for _ in 0..TOKENS {
+    let is_over = |tokens: usize| tokens >= TOKENS_MIN && network.dispatch.counts().quarantined_wallets >= liars;
+    while !is_over(local.tokens.len()) && local.tokens.len() < TOKENS_MAX {
         comparison.add(&local.step(&input).await.unwrap(), &remote.step(&input).await.unwrap());
         input = vec![*local.tokens.last().unwrap()];
     }
@@ -70,7 +74,7 @@ async fn everybody(network: &Network, is_so: impl AsyncFn(usize) -> bool) {
 async fn whatever_workers_lie_about_the_stream_is_the_local_one_and_they_lose_their_place_and_pay() {
     let model = Arc::new(model::embedded().unwrap());
     let faults = vec![Fault::Scaled, Fault::Zeroes, Fault::Previous(Default::default()), Fault::OneOff(0)];
-    let network = decoded(model, &[5, 6, 7, 8], faults).await;
+    let network = decoded(model, &[5, 6, 7, 8], faults, 4).await;
     let counts = network.dispatch.counts();
     assert_eq!((counts.quarantined_wallets, counts.quarantined_devices), (4, 0));
     assert!(counts.audit_mismatches >= 4 && counts.generations_affected == 0, "nothing false was used: {counts:?}");
@@ -97,7 +101,7 @@ async fn answers_of_the_wrong_length_or_without_a_number_are_refused_at_once() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/q35moe-tiny");
     let float = Arc::new(model::open(&path).unwrap());
     for (model, fault) in [(exact, Fault::Short), (float, Fault::NotANumber)] {
-        let network = decoded(model, &[5, 6, 7], vec![fault]).await;
+        let network = decoded(model, &[5, 6, 7], vec![fault], 0).await;
         let counts = network.dispatch.counts();
         assert_eq!((counts.assignments_remote, counts.work_bytes), (0, 0));
         assert!(counts.lost + counts.refused > 0, "{counts:?}");

@@ -31,7 +31,7 @@ async fn a_device_that_fails_its_challenge_is_never_asked_and_its_hub_hears_why(
     for honest_rows in [0, 1] {
         let backbone = start(vec![1], TrustConfig::default()).await;
         let mut puppet = Puppet::join(&backbone, 1, Conduct::FailsChallenges(honest_rows)).await;
-        let caught = puppet.quarantined().await;
+        let caught = soon(puppet.quarantines.wait_for(|caught| !caught.is_empty())).await.expect("a puppet")[0].clone();
         assert_eq!((caught.wallet, caught.session_id), (PublicKey([1; 32]), Hex([1; 16])));
         assert_eq!(caught.device, Some(DeviceName { worker_id: Hex([1; 16]), name: "puppet".into() }));
         assert!(caught.reason.starts_with("challenge on layer 1 ("), "{}", caught.reason);

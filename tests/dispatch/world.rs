@@ -19,7 +19,9 @@ use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::shutdown::{self, ShutdownTrigger};
 use kvasir::types::{GenerationId, Hex, PublicKey};
 use kvasir::wallet::Wallet;
-use kvasir::wire::control::{BackboneHello, Control, Decline, Lease, Offer, Quarantine, SessionOpen, SliceReady, Verdict};
+use kvasir::wire::control::{
+    BackboneHello, Control, Decline, Lease, Offer, Quarantine, SessionOpen, SliceReady, Verdict,
+};
 use kvasir::wire::handshake::HubIdentity;
 use kvasir::wire::signature::KeyPair;
 use kvasir::wire::work::Dispatch;
@@ -204,11 +206,6 @@ impl Puppet {
         let strings = Strings { reader, writer, experts, kernel, conduct, verdicts, challenges, quarantines, offers };
         let task = tokio::spawn(strings.dance());
         Self { verdicts: seen, challenges: asked, quarantines: caught, offers: orders, task }
-    }
-
-    /// The quarantine of which the hub would hear.
-    pub async fn quarantined(&mut self) -> Quarantine {
-        soon(self.quarantines.wait_for(|caught| !caught.is_empty())).await.expect("a puppet")[0].clone()
     }
 
     /// The first `n` verdicts, in the order of requests and parts.

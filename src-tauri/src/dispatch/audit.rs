@@ -15,6 +15,7 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
+use super::DispatchError;
 use super::batch::Round;
 use super::counters::Counters;
 use super::exact::{OpenStep, Part};
@@ -23,7 +24,6 @@ use super::quarantine::Lie;
 use super::remote::Shared;
 use super::request::{Asked, Request};
 use super::trust::Dossier;
-use super::DispatchError;
 use crate::shutdown::Shutdown;
 use crate::types::GenerationId;
 use crate::wire::work::{Dispatch, PartialValues, Partials};
@@ -78,7 +78,7 @@ fn is_far(expected: &[f32], got: &[f32]) -> bool {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let length = norm(&mut expected.iter().map(|v| f64::from(*v)));
     let error = norm(&mut expected.iter().zip(got).map(|(a, b)| f64::from(*a) - f64::from(*b)));
-    !(error <= FLOAT_ERROR_MAX * length)
+    error.is_nan() || error > FLOAT_ERROR_MAX * length
 }
 
 impl Shared {
@@ -232,10 +232,14 @@ impl Shared {
         }
     }
 
-    /// Looks again at what a session answered before; the first request whose answer was false.
-    pub async fn audit_again(self: &Arc<Self>, dossier: &Dossier) -> Option<u64> {
+    /// Looks again at what a session answered before, but for a part that is `known` to be false; the first request
+    /// whose answer was false.
+    pub async fn audit_again(self: &Arc<Self>, dossier: &Dossier, known: Option<(u64, u16)>) -> Option<u64> {
         let mut first = None;
         for Used { request, part, layer, dispatch, answer } in dossier.record.take_frames() {
+            if known == Some((request, part)) {
+                continue;
+            }
             let hidden = dispatch.hidden;
             let Some(ours) = self.recompute(layer, dispatch).await else { continue };
             Counters::add(&self.counters.audits_again, 1);

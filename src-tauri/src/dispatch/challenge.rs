@@ -95,13 +95,14 @@ impl Proof {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device is called `device`; another name than before proves nothing.
-    fn named(&self, device: &str) {
+    /// The device is called `device`; another name than before proves nothing. Whether a proof is lost by it.
+    fn named(&self, device: &str) -> bool {
         let mut state = self.state();
-        if state.device != device {
-            *state = State { device: device.to_owned(), ..State::default() };
-            self.holds.store(false, Relaxed);
+        if state.device == device {
+            return false;
         }
+        *state = State { device: device.to_owned(), ..State::default() };
+        self.holds.swap(false, Relaxed)
     }
 }
 
@@ -111,7 +112,9 @@ impl Shared {
     /// # Errors
     /// As [`super::fleet::Fleet::offer`].
     pub fn offered(self: &Arc<Self>, session: &Arc<Session>, offer: Offer) -> Result<(), FrameError> {
-        session.proof.named(&offer.device);
+        if session.proof.named(&offer.device) {
+            self.fleet.proof_changed(false);
+        }
         self.fleet.offer(session, offer)?;
         self.review(session);
         Ok(())
@@ -208,9 +211,8 @@ impl Shared {
             return session.proof.put_off();
         }
         let types = asked.into_keys().collect();
-        session.proof.state().open =
-            Some(Open { challenge, questions, left, types, sent: Instant::now(), late: false });
-        if !session.send_all(frames) {
+        let open = Open { challenge, questions, left, types, sent: Instant::now(), late: false };
+        if session.proof.opens(open) && !session.send_all(frames) {
             session.proof.put_off();
         }
     }
@@ -242,7 +244,7 @@ impl Shared {
         for at in (0..rows).flat_map(|row| (0..per_row).map(move |k| first + row + k)) {
             routes.push(Route { expert: held[at % held.len()], weight: 0.05 + unit() });
         }
-        let step = MoeStep { layer, rows, hidden, rms, routes, generations: Vec::new() };
+        let step = MoeStep { layer, rows, hidden, rms, routes, generations: Vec::new(), trusted_only: false };
         let open = OpenStep::prepare(step, self.experts.form(layer), &self.experts).ok()?;
         // A model so wide that a frame does not hold the batch is asked for as many rows as it holds.
         Some((layer, open.parts(|_| true).into_iter().next()?.dispatch))
@@ -313,6 +315,16 @@ impl Shared {
 }
 
 impl Proof {
+    /// Notes a challenge that is about to be sent; `false` when another one is open already.
+    fn opens(&self, open: Open) -> bool {
+        let mut state = self.state();
+        let is_first = state.open.is_none();
+        if is_first {
+            state.open = Some(open);
+        }
+        is_first
+    }
+
     /// Notes a right answer; whether it was the last one that the device owed.
     fn answered(&self, challenge: u64, next: Instant) -> bool {
         let mut state = self.state();

@@ -58,6 +58,7 @@ pub struct OpenStep {
     form: Form,
     rows: Vec<Row>,
     generations: Vec<GenerationId>,
+    trusted_only: bool,
 }
 
 #[derive(Debug)]
@@ -122,7 +123,8 @@ impl OpenStep {
             }
             rows.push(row);
         }
-        Ok(Self { layer: step.layer, width, hidden: step.hidden, form, rows, generations: step.generations })
+        let (layer, hidden, generations, trusted_only) = (step.layer, step.hidden, step.generations, step.trusted_only);
+        Ok(Self { layer, width, hidden, form, rows, generations, trusted_only })
     }
 
     /// The layer.
@@ -135,6 +137,12 @@ impl OpenStep {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows.len()
+    }
+
+    /// Whether only workers of trusted wallets may be asked.
+    #[must_use]
+    pub fn is_for_trusted(&self) -> bool {
+        self.trusted_only
     }
 
     /// The generations of some rows, each once.

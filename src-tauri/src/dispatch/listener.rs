@@ -83,7 +83,8 @@ impl RemoteDispatch {
         let placing = async {
             let trust = &self.shared.trust;
             let (placing, saving) = (self.shared.fleet.keep_placing(&shutdown), trust.keep_saving(&shutdown));
-            let (challenging, auditing) = (self.shared.keep_challenging(&shutdown), self.shared.keep_auditing(&shutdown));
+            let (challenging, auditing) =
+                (self.shared.keep_challenging(&shutdown), self.shared.keep_auditing(&shutdown));
             tokio::join!(placing, saving, challenging, auditing);
         };
         tokio::pin!(placing);

@@ -32,7 +32,7 @@ pub use experts::ModelExperts;
 pub use fleet::{NotReady, WorkerView};
 pub use local::{LocalDispatch, Mode};
 pub use remote::{RemoteConfig, RemoteDispatch};
-pub use trust::{LayerBounds, TrustConfig};
+pub use trust::{Bounds, TrustConfig};
 
 use crate::kernel::KernelError;
 use crate::types::GenerationId;
@@ -63,6 +63,8 @@ pub struct MoeStep {
     pub routes: Vec<Route>,
     /// Per row: whose it is, so that a generation that used a false partial can be named.
     pub generations: Vec<GenerationId>,
+    /// Whether only workers of trusted wallets may see these rows.
+    pub trusted_only: bool,
 }
 
 /// What a step's experts came to.

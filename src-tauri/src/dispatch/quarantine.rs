@@ -60,9 +60,9 @@ impl Shared {
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             for dossier in dossiers {
-                let false_before = shared.audit_again(&dossier).await;
-                let own = dossier.session_id == session_id;
-                let lie = own.then_some(&lie);
+                let lie = (dossier.session_id == session_id).then_some(&lie);
+                let known = lie.map(|lie| (lie.request, lie.part));
+                let false_before = shared.audit_again(&dossier, known).await;
                 shared.name_generations(&dossier, false_before, lie);
             }
         });
@@ -84,7 +84,7 @@ impl Shared {
         self.tell(std::slice::from_ref(session), caught);
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let Some(request) = shared.audit_again(&dossier).await else { return };
+            let Some(request) = shared.audit_again(&dossier, None).await else { return };
             shared.name_generations(&dossier, Some(request), None);
             let wallet = dossier.wallet;
             let reason = format!("audit after a failed challenge: the answer to request {request} was false");

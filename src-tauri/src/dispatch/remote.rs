@@ -190,7 +190,8 @@ impl Shared {
         let (routes, rule) = (self.fleet.routes(), &self.config.deadlines);
         let next_id = || self.requests.fetch_add(1, Relaxed);
         let must = !self.may_compute_here(open.layer());
-        round.ask(open, wanted, &Asking { routes: &routes, rule, next_id: &next_id, sooner_than, must });
+        let trusted_only = open.is_for_trusted();
+        round.ask(open, wanted, &Asking { routes: &routes, rule, next_id: &next_id, sooner_than, trusted_only, must });
         Counters::add(&self.counters.requests, round.requests.len() - before);
     }
 

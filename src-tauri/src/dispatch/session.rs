@@ -15,7 +15,7 @@ use super::challenge::Proof;
 use super::choice::{Candidate, Standing};
 use super::estimate::{Estimate, Load, Measured};
 use super::inflight::Inflight;
-use super::trust::{Dossier, LayerBounds};
+use super::trust::{Bounds, Dossier};
 use crate::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::wire::control::{Control, SessionOpen, Verdict};
 use crate::wire::{Frame, FrameError};
@@ -51,8 +51,8 @@ pub(super) struct Session {
     pub proof: Proof,
     /// What is known of its honesty.
     pub dossier: Arc<Dossier>,
-    /// Which layers it may hold.
-    pub bounds: LayerBounds,
+    /// What it may be given.
+    pub bounds: Bounds,
     out: mpsc::Sender<Frame>,
     pace: Mutex<Pace>,
     ending: ShutdownTrigger,
@@ -69,7 +69,7 @@ impl Session {
         let session = Self {
             proof: Proof::default(),
             dossier,
-            bounds: LayerBounds::default(),
+            bounds: Bounds::default(),
             opened,
             inflight: Inflight::default(),
             assignments: AtomicU64::new(0),

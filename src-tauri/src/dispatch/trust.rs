@@ -70,22 +70,21 @@ impl TrustConfig {
         self.trusted_wallets.contains(wallet)
     }
 
-    /// What placement has to know of a wallet.
+    /// What placement and dispatch have to know of a wallet.
     #[must_use]
-    pub fn bounds(&self, wallet: &PublicKey) -> LayerBounds {
-        let layers = self.trusted_layers.clone();
-        if self.trusts(wallet) {
-            LayerBounds { preferred: layers, ..LayerBounds::default() }
-        } else {
-            LayerBounds { barred: layers, ..LayerBounds::default() }
-        }
+    pub fn bounds(&self, wallet: &PublicKey) -> Bounds {
+        let (is_trusted, layers) = (self.trusts(wallet), self.trusted_layers.clone());
+        let (barred, preferred) = if is_trusted { (Vec::new(), layers) } else { (layers, Vec::new()) };
+        Bounds { is_trusted, barred, preferred }
     }
 }
 
-/// Which layers a wallet may hold.
+/// What a wallet may be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LayerBounds {
-    /// It never gets these.
+pub struct Bounds {
+    /// Whether the operator trusts it.
+    pub is_trusted: bool,
+    /// It never gets these layers.
     pub barred: Vec<u16>,
     /// It gets these first, since few may hold them.
     pub preferred: Vec<u16>,

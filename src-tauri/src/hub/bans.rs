@@ -83,7 +83,11 @@ impl Line {
     fn parse(text: &str) -> Option<Self> {
         let by_hand = |wallet| {
             let reason = "written by hand".to_owned();
-            Self { lifted: false, ban: Ban { wallet, device: None, since_unix_ms: 0, by: By::Operator, reason }, signature: None }
+            Self {
+                lifted: false,
+                ban: Ban { wallet, device: None, since_unix_ms: 0, by: By::Operator, reason },
+                signature: None,
+            }
         };
         serde_json::from_str(text).ok().or_else(|| text.parse().ok().map(by_hand))
     }
@@ -119,9 +123,10 @@ impl BanList {
         };
         let mut bans = Bans::new();
         for line in text.lines().filter_map(Line::parse) {
-            let signed = line.signature.as_ref().is_some_and(|signature| {
-                Context::Ban.verify(&key.public(), &[&line.unsigned()], signature).is_ok()
-            });
+            let signed = line
+                .signature
+                .as_ref()
+                .is_some_and(|signature| Context::Ban.verify(&key.public(), &[&line.unsigned()], signature).is_ok());
             if !signed {
                 tracing::warn!(wallet = %line.ban.wallet, "a ban that this hub's key did not sign");
             }

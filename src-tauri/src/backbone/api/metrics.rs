@@ -104,9 +104,11 @@ impl Page {
         self.one("kvasir_audits_dropped_total", "counter", "Audits that found no room to wait.", counts.audits_dropped);
         self.one("kvasir_audit_mismatches_total", "counter", "Answers that were false.", counts.audit_mismatches);
         self.head("kvasir_challenges_total", "counter", "Challenges of devices, by how they ended.");
-        for (end, n) in
-            [("passed", counts.challenges_passed), ("failed", counts.challenges_failed), ("late", counts.challenges_late)]
-        {
+        for (end, n) in [
+            ("passed", counts.challenges_passed),
+            ("failed", counts.challenges_failed),
+            ("late", counts.challenges_late),
+        ] {
             self.line(&format!("kvasir_challenges_total{{end=\"{end}\"}}"), n);
         }
         self.head("kvasir_quarantines_total", "counter", "Workers that were caught, by what was quarantined.");

@@ -23,13 +23,7 @@ pub struct AuditPolicy {
 
 impl Default for AuditPolicy {
     fn default() -> Self {
-        Self {
-            before_use: false,
-            first_assignments: 1_000,
-            young_assignments: 100_000,
-            young_rate: 0.05,
-            rate: 0.01,
-        }
+        Self { before_use: false, first_assignments: 1_000, young_assignments: 100_000, young_rate: 0.05, rate: 0.01 }
     }
 }
 
