@@ -14,12 +14,12 @@ use super::{AnyError, all_threads, load_model, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
 use crate::bench;
 use crate::cli::{
-    BenchCommand, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuArgs, GpuFlags, LayerSelection, LedgerCommand,
-    ModelCommand, WalletCommand,
+    BenchCommand, BenchDenseArgs, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuArgs, GpuFlags, LayerSelection,
+    LedgerCommand, ModelCommand, WalletCommand,
 };
 use crate::demo::{self, DemoOptions};
 use crate::dispatch::{LocalDispatch, Mode};
-use crate::kernel::CpuPath;
+use crate::kernel::{CpuPath, Crew};
 use crate::ledger::Ledger;
 use crate::model::{self, Model};
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
@@ -129,6 +129,11 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             let found = bench_experts(args)?;
             if json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
         }
+        BenchCommand::Dense(args) => {
+            let json = args.json;
+            let found = bench_dense(args)?;
+            if json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
+        }
         BenchCommand::Decode(args) if !args.batch.is_empty() => {
             batches(bench::Phase::Decode, args.model.as_deref(), &args.batch, args.tokens, args.json)?;
         }
@@ -167,6 +172,16 @@ fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &[u16], tokens: u32
         say(&found)?
     }
     Ok(())
+}
+
+/// `kvasir bench dense`.
+fn bench_dense(args: BenchDenseArgs) -> Result<bench::DenseBench, AnyError> {
+    if let Some(threads) = args.threads {
+        Crew::choose(threads.into())?;
+    }
+    let (rows, rounds) = (list(&args.rows), args.rounds.into());
+    let shape = [args.output as usize, args.input as usize];
+    Ok(bench::dense_on_cpu(&bench::DenseOptions { shape, types: args.types, rows, rounds })?)
 }
 
 /// `kvasir bench experts`.

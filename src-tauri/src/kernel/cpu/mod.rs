@@ -4,11 +4,14 @@
 //! and a value of an engine's type is the proof that its instructions are there.
 
 #[cfg(target_arch = "x86_64")]
+mod ahead;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod elementwise;
-mod engine;
+pub(super) mod engine;
+pub(super) mod formats;
 mod kernel;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod lanes;
@@ -16,6 +19,9 @@ mod pieces;
 mod portable;
 
 pub use kernel::CpuKernel;
+#[cfg(test)]
+pub(super) use kernel::on_path;
+pub(super) use kernel::on_the_best_engine;
 
 /// Names the path to use instead of the fastest one: `portable`, `avx2` or `avx512`.
 pub const PATH_VARIABLE: &str = "KVASIR_CPU";
