@@ -131,6 +131,11 @@ async fn layers_for_trusted_wallets_go_to_nobody_else() {
     let slices: Vec<String> = backbone.remote.workers().into_iter().map(|worker| worker.slice).collect();
     assert_eq!(slices, ["2:0-15", "1:0-15"]);
     assert!(remote(&backbone, 2, 2).await > 0);
+    for (layer, is_seen) in [(1, true), (2, false)] {
+        let before = backbone.remote.counts().assignments_remote;
+        backbone.check(MoeStep { trusted_only: true, ..step(&backbone.model, layer, 2, 3) }).await;
+        assert_eq!(backbone.remote.counts().assignments_remote > before, is_seen, "layer {layer}");
+    }
     backbone.stop().await;
 }
 

@@ -76,7 +76,8 @@ pub fn step(model: &Model, layer: u16, rows: usize, seed: u64) -> MoeStep {
         let chosen = (0..hyper.experts_per_token).map(|k| (first + 3 * k) % hyper.experts);
         routes.extend(chosen.map(|expert| Route { expert: expert as u16, weight: 0.05 + random() }));
     }
-    MoeStep { layer, rows, hidden, rms: vec![1.0; rows], routes, generations: vec![GenerationId(seed); rows] }
+    let (rms, generations) = (vec![1.0; rows], vec![GenerationId(seed); rows]);
+    MoeStep { layer, rows, hidden, rms, routes, generations, trusted_only: false }
 }
 
 /// What the step's sums are when nobody else is asked.
