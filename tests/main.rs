@@ -3,6 +3,7 @@
 
 mod allocation;
 mod api;
+mod convert;
 mod demo;
 mod dispatch;
 mod engine;
@@ -10,6 +11,7 @@ mod exact;
 mod fuzz;
 mod gateway;
 mod generation;
+mod geometry;
 mod goldens;
 mod handshake;
 mod hub;

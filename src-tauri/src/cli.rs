@@ -6,6 +6,7 @@ mod api;
 mod bench;
 mod hub;
 mod layers;
+mod model;
 mod trust;
 
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{BenchDecodeArgs, BenchPrefillArgs};
 pub use hub::{HubCommand, InviteArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
+pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 pub use trust::{AuditSelection, AuditSelectionError, TrustFlags};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
@@ -75,6 +77,9 @@ pub struct RoleFlags {
     /// backbone, worker: model file (.gguf) or directory (safetensors); worker: take the slice from it instead of the link.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// backbone, worker: quantise a float model's routed experts in memory: q8_0, q6_k, q5_k, q4_k or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Flags of the backbone's API.
     #[command(flatten)]
     pub api: ApiFlags,
@@ -172,7 +177,7 @@ pub enum Command {
     /// The operator's side of a hub.
     #[command(subcommand)]
     Hub(HubCommand),
-    /// Look into model files.
+    /// Look into model files, or quantise one.
     #[command(subcommand)]
     Model(ModelCommand),
     /// The keys that open the backbone's API.
@@ -192,6 +197,10 @@ pub struct DemoArgs {
     /// Model file or directory; the embedded kvasir-tiny when absent.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// Quantise a float model's routed experts in memory, so that they are computed exactly: q8_0, q6_k, q5_k, q4_k
+    /// or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Text to continue.
     #[arg(long, default_value = DEMO_PROMPT)]
     pub prompt: String,
@@ -233,6 +242,10 @@ pub struct GenerateArgs {
     /// Model file or directory; the embedded kvasir-tiny when absent.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// Quantise a float model's routed experts in memory, so that they are computed exactly: q8_0, q6_k, q5_k, q4_k
+    /// or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
     /// Text to continue.
     #[arg(long, required_unless_present = "ids", conflicts_with = "ids")]
     pub prompt: Option<String>,
@@ -342,19 +355,6 @@ pub struct BenchDenseArgs {
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,
-}
-
-/// `kvasir model …`.
-#[derive(Debug, Subcommand)]
-pub enum ModelCommand {
-    /// Geometry, types and sizes of a model.
-    Inspect {
-        /// Model file or directory.
-        path: PathBuf,
-        /// One JSON document on stdout.
-        #[arg(long)]
-        json: bool,
-    },
 }
 
 /// `kvasir wallet …`.

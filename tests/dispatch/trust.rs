@@ -169,11 +169,10 @@ const ROWS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_lie_in_a_thousand_rows_is_caught_by_one_audit_in_a_hundred() {
-    let seed = [1; 32];
+    // The first of these fixed seeds with which a frame in this range is looked at.
+    let look = |n: u8| (20..=105u64).find(|i| Draws::new(Some([n; 32])).draw(*i) < 0.01);
+    let (seed, caught_at) = (1..=u8::MAX).find_map(|n| Some(([n; 32], look(n)?))).expect("a seed that looks");
     let audit = AuditPolicy { first_assignments: 0, young_assignments: 0, rate: 0.01, ..AuditPolicy::default() };
-    // A request has the number after that of its turn. With this seed the audit looks at one of them in this range.
-    let draws = Draws::new(Some(seed));
-    let caught_at = (20..=105u64).find(|i| draws.draw(2 * i, 0) < 0.01).expect("a seed that draws one of the requests");
     let backbone = start(vec![1], TrustConfig { audit, seed: Some(seed), ..TrustConfig::default() }).await;
     let hub = Hub::start(&backbone).await;
     let row = (caught_at as usize - 1) * ROWS + 3;

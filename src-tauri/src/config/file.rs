@@ -28,6 +28,7 @@ pub struct File {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct BackboneTable {
     pub model: Option<PathBuf>,
+    pub experts: Option<String>,
     pub listen: Option<SocketAddr>,
     pub api: Option<SocketAddr>,
     pub api_tls_cert: Option<PathBuf>,
@@ -82,6 +83,7 @@ pub(super) struct WorkerTable {
     pub state: Option<PathBuf>,
     pub memory: Option<String>,
     pub model: Option<PathBuf>,
+    pub experts: Option<String>,
     pub device: Option<Device>,
     pub gpu: Option<String>,
     pub allow_software: Option<bool>,

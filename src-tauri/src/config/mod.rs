@@ -12,7 +12,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use crate::cli::{Device, GpuFlags, LayerSelection, RoleFlags};
+use crate::cli::{Device, GpuFlags, LayerSelection, RoleFlags, exact_type};
+use crate::model::BlockType;
 use crate::types::PublicKey;
 
 pub use duration::parse_duration;
@@ -107,6 +108,8 @@ pub struct Api {
 pub struct Backbone {
     /// Model; the embedded one when absent.
     pub model: Option<PathBuf>,
+    /// Type that its routed experts are quantised to in memory.
+    pub experts: Option<BlockType>,
     /// For hubs.
     pub listen: SocketAddr,
     /// For clients.
@@ -192,6 +195,8 @@ pub struct Worker {
     pub memory_bytes: Option<u64>,
     /// Local model to cut the slice from.
     pub model: Option<PathBuf>,
+    /// Type that its routed experts are quantised to in memory.
+    pub experts: Option<BlockType>,
     /// What computes.
     pub device: Device,
     /// Which GPU.
@@ -205,6 +210,14 @@ fn state(flags: &RoleFlags, from_file: Option<PathBuf>, role: &str) -> PathBuf {
 /// The first list that says anything.
 fn list<T: Clone>(typed: &[T], from_file: Option<Vec<T>>) -> Vec<T> {
     if typed.is_empty() { from_file.unwrap_or_default() } else { typed.to_vec() }
+}
+
+fn experts(flags: &RoleFlags, from_file: Option<String>) -> Result<Option<BlockType>, ConfigError> {
+    let named = |text: String| {
+        let expected = "q8_0, q6_k, q5_k, q4_k or q4_0";
+        exact_type(&text).map_err(|_| ConfigError::Value { what: "experts", expected, got: text })
+    };
+    flags.experts.map(Ok).or(from_file.map(named)).transpose()
 }
 
 fn ledger_url(flags: &RoleFlags, from_file: Option<String>, state: &Path) -> String {
@@ -231,6 +244,7 @@ impl Backbone {
         let memory = flags.api.state_memory.clone().or(file.state_memory);
         Ok(Self {
             model: flags.model.clone().or(file.model),
+            experts: experts(flags, file.experts)?,
             listen: flags.listen.or(file.listen).unwrap_or(BACKBONE_LISTEN),
             api: Api {
                 listen: flags.api.listen.or(file.api).unwrap_or(BACKBONE_API),
@@ -328,6 +342,7 @@ impl Worker {
             state: state(flags, file.state, "worker"),
             memory_bytes: memory.map(|text| parse_bytes("--memory", &text)).transpose()?,
             model: flags.model.clone().or(file.model),
+            experts: experts(flags, file.experts)?,
             device: flags.device.or(file.device).unwrap_or(Device::Auto),
             gpu: GpuFlags {
                 name: flags.gpu.name.clone().or(file.gpu),

@@ -54,6 +54,17 @@ fn a_gpu_is_named_by_flag_or_file() {
 }
 
 #[test]
+fn the_type_of_experts_is_named_by_flag_or_file() {
+    let text = "[backbone]\nexperts = \"q6_k\"\n";
+    let experts = |args: &[&str], text| Backbone::new(&flags(args), file(text).unwrap()).map(|config| config.experts);
+    assert_eq!(experts(&[], text).unwrap(), Some(BlockType::Q6_K));
+    assert_eq!(experts(&["--experts", "q4_k"], text).unwrap(), Some(BlockType::Q4_K));
+    assert_eq!(experts(&[], "").unwrap(), None);
+    let wrong = experts(&[], "[backbone]\nexperts = \"bf16\"\n").unwrap_err().to_string();
+    assert_eq!(wrong, "experts: expected q8_0, q6_k, q5_k, q4_k or q4_0, got \"bf16\"");
+}
+
+#[test]
 fn unknown_keys_and_tables_are_refused_by_name() {
     for (text, word) in [("[hub]\nlissten = 1", "lissten"), ("[hubb]\n", "hubb"), ("[worker]\ndevice = \"tpu\"", "tpu")]
     {

@@ -10,6 +10,7 @@ mod record;
 mod seniority;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -159,7 +160,8 @@ impl Shared {
                     let dispatch = dispatch.clone();
                     dossier.record.remember(Used { request: id, part: part_index, layer, dispatch, answer });
                 }
-                if matches!(look, Look::AfterUse(rate) if self.trust.draws.draw(id, part_index) < rate) {
+                let n = self.trust.frames.fetch_add(1, Relaxed) + 1;
+                if matches!(look, Look::AfterUse(rate) if self.trust.draws.draw(n) < rate) {
                     self.queue(&dossier, (id, part_index, layer), dispatch, answer, generations);
                 }
             }

@@ -188,6 +188,10 @@ impl Shared {
 
     /// Asks a device for one row and for a batch of each of these types.
     fn challenge(&self, session: &Session, asked: Asked) {
+        // A slice of nothing asks for nothing.
+        if asked.is_empty() {
+            return;
+        }
         let (mut frames, mut questions) = (Vec::new(), HashMap::new());
         let challenge = self.trust.challenges.fetch_add(2 * asked.len() as u64, Relaxed);
         let asks = asked.values().flat_map(|asked| [(asked, 1), (asked, BATCH_ROWS)]);
@@ -288,7 +292,7 @@ impl Shared {
 
     /// When a device that passes now is asked again: at a random moment, so that nobody can be good just then.
     fn next_challenge(&self) -> Instant {
-        let drawn = self.trust.draws.draw(self.trust.challenges.load(Relaxed), u16::MAX);
+        let drawn = self.trust.draws.draw(CHALLENGE | self.trust.challenges.load(Relaxed));
         Instant::now() + self.trust.config.challenge_every.mul_f64(0.5 + drawn)
     }
 

@@ -121,6 +121,8 @@ pub(super) struct Trust {
     pub draws: Draws,
     /// Challenges drawn so far.
     pub challenges: AtomicU64,
+    /// Frames accepted so far.
+    pub frames: AtomicU64,
     /// One recomputation outside of steps at a time.
     pub turn: Semaphore,
     /// KiB that audits may still take.
@@ -138,6 +140,7 @@ impl Trust {
             draws: Draws::new(config.seed),
             config,
             challenges: AtomicU64::new(0),
+            frames: AtomicU64::new(0),
             turn: Semaphore::new(1),
             room: Arc::new(Semaphore::new(AUDITS_KIB)),
             jobs,

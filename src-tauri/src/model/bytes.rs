@@ -16,7 +16,8 @@ pub struct Data {
 enum Owner {
     Mapped(Arc<memmap2::Mmap>),
     Static(&'static [u8]),
-    Owned(Arc<[u8]>),
+    // A `Vec`, since turning it into `Arc<[u8]>` would copy what may be gigabytes.
+    Owned(Arc<Vec<u8>>),
 }
 
 impl Data {
@@ -27,6 +28,45 @@ impl Data {
             return None;
         }
         Some(Self { owner: self.owner.clone(), start: self.start + range.start, end: self.start + range.end })
+    }
+
+    /// Which file's map these bytes lie in, as a number that tells maps apart, and where; `None` when they are no map.
+    pub(super) fn place(&self) -> Option<(usize, Range<usize>)> {
+        match &self.owner {
+            Owner::Mapped(map) => Some((Arc::as_ptr(map) as usize, self.start..self.end)),
+            Owner::Static(_) | Owner::Owned(_) => None,
+        }
+    }
+
+    /// Bytes `range` of the whole map that these are part of; `None` outside of it or when they are no map.
+    pub(super) fn of_same_map(&self, range: Range<usize>) -> Option<Self> {
+        let Owner::Mapped(map) = &self.owner else { return None };
+        let whole = Self { owner: self.owner.clone(), start: 0, end: map.len() };
+        whole.slice(range)
+    }
+
+    /// Tells the system that these bytes will be read soon. Without a map, or on a system that takes no advice, nothing
+    /// happens.
+    pub(super) fn will_need(&self) {
+        #[cfg(unix)]
+        if let Owner::Mapped(map) = &self.owner {
+            // Only advice: bytes that are not read ahead are read when they are met.
+            let _ = map.advise_range(memmap2::Advice::WillNeed, self.start, self.len());
+        }
+    }
+
+    /// Gives back the memory that a map's bytes take in this process; they are read from the file again when they are
+    /// met again.
+    pub(super) fn release(&self) {
+        #[cfg(unix)]
+        if let Owner::Mapped(map) = &self.owner {
+            // SAFETY: the map is a read-only one of a file, so that a dropped page comes back with the same bytes.
+            #[expect(unsafe_code, reason = "the advice would lose what is written to a private map; this one is not")]
+            let given_back =
+                unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, self.start, self.len()) };
+            // Only advice: memory that is not given back now is taken when somebody else needs it.
+            let _ = given_back;
+        }
     }
 }
 
@@ -46,7 +86,7 @@ impl From<&'static [u8]> for Data {
 impl From<Vec<u8>> for Data {
     fn from(bytes: Vec<u8>) -> Self {
         let end = bytes.len();
-        Self { owner: Owner::Owned(bytes.into()), start: 0, end }
+        Self { owner: Owner::Owned(Arc::new(bytes)), start: 0, end }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod assemble;
 pub mod bytes;
+mod convert;
 mod error;
 mod expert;
 mod files;
@@ -15,6 +16,9 @@ pub mod hyper;
 pub mod inspect;
 pub mod manifest;
 mod names;
+mod prefetch;
+pub mod quantise;
+pub(crate) mod room;
 pub mod tensor;
 mod tensors;
 pub mod tokenizer;
@@ -22,12 +26,15 @@ pub mod tokenizer;
 use std::path::Path;
 
 pub use bytes::Data;
+pub use convert::{Conversion, ConvertError, convert};
 pub use error::ModelError;
 pub use expert::{ExpertBytesError, ExpertShape};
 pub use huggingface::Checkpoint;
 pub use hyper::{Architecture, DeltaNetShape, HeadOrder, HyperParameters};
 pub use inspect::Inspection;
 pub use manifest::{Manifest, ManifestError};
+pub use prefetch::{Prefetch, Reach};
+pub use quantise::QuantiseError;
 pub use tensor::{BlockType, Matrix};
 pub use tokenizer::{Chat, ChatMessage, Ordered, TokenStream, Tokenizer, TokenizerError};
 

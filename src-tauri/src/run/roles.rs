@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::device::{self, Wanted};
-use super::{AnyError, all_threads, load_model, say};
+use super::loading::{load_model, read_ahead};
+use super::{AnyError, all_threads, say};
 use crate::backbone::{Backbone, api};
 use crate::cli::{Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
@@ -16,6 +17,7 @@ use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
 use crate::hub::{self, HubConfig};
 use crate::ledger::Ledger;
+use crate::model::Reach;
 use crate::net::bind;
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::{self, TrialCertificates};
@@ -83,7 +85,8 @@ fn peer_security(peers: &Peers) -> Result<PeerSecurity, AnyError> {
 }
 
 async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), AnyError> {
-    let model = load_model(config.model.as_deref())?;
+    let model = load_model(config.model.as_deref(), config.experts)?;
+    let _reading = read_ahead(&model, Reach::Everything);
     let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
     let compute = device::cpu(all_threads())?;
     make_state(&config.state)?;
@@ -187,7 +190,7 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
     };
     say(format_args!("device {}", *hardware.borrow()))?;
     let source = match &config.model {
-        Some(path) => Source::LocalModel(load_model(Some(path))?),
+        Some(path) => Source::LocalModel(load_model(Some(path), config.experts)?),
         None => Source::Fetch,
     };
     let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, ..network };

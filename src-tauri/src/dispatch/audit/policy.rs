@@ -75,14 +75,11 @@ impl Draws {
         Self(seed.or_else(system))
     }
 
-    /// A number in 0..1 for a part of a request; 0 without a key, so that every share includes it.
+    /// A number in 0..1 for the `n`-th accepted frame, counted from 1; 0 without a key, so that every share includes it.
     #[must_use]
-    pub fn draw(&self, request: u64, part: u16) -> f64 {
+    pub fn draw(&self, n: u64) -> f64 {
         let Some(key) = &self.0 else { return 0.0 };
-        let mut what = [0; 10];
-        what[..8].copy_from_slice(&request.to_le_bytes());
-        what[8..].copy_from_slice(&part.to_le_bytes());
-        let digest = blake3::keyed_hash(key, &what);
+        let digest = blake3::keyed_hash(key, &n.to_le_bytes());
         let first = digest.as_bytes().first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         // 53 bits are what a double holds.
         (first >> 11) as f64 / (1u64 << 53) as f64
@@ -127,11 +124,11 @@ mod tests {
     #[test]
     fn draws_are_even_repeat_for_a_key_and_differ_between_keys() {
         let (one, other) = (Draws::new(Some([1; 32])), Draws::new(Some([2; 32])));
-        let drawn = |draws: &Draws| (0..10_000).filter(|request| draws.draw(*request, 0) < 0.01).count();
+        let drawn = |draws: &Draws| (0..10_000).filter(|n| draws.draw(*n) < 0.01).count();
         assert!((60..140).contains(&drawn(&one)), "{}", drawn(&one));
-        assert_eq!(one.draw(7, 1), one.clone().draw(7, 1));
-        assert_ne!(one.draw(7, 1), other.draw(7, 1));
-        assert_ne!(one.draw(7, 1), one.draw(7, 2));
-        assert_ne!(Draws::new(None).draw(7, 1), Draws::new(None).draw(7, 1));
+        assert_eq!(one.draw(7), one.clone().draw(7));
+        assert_ne!(one.draw(7), other.draw(7));
+        assert_ne!(one.draw(7), one.draw(8));
+        assert_ne!(Draws::new(None).draw(7), Draws::new(None).draw(7));
     }
 }
