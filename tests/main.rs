@@ -4,6 +4,8 @@
 mod allocation;
 mod api;
 mod convert;
+#[cfg(target_os = "linux")]
+mod crowd;
 mod demo;
 mod dispatch;
 mod engine;
@@ -18,6 +20,8 @@ mod hub;
 mod ledger;
 mod model_files;
 mod net;
+#[cfg(unix)]
+mod operators;
 mod peer;
 mod processes;
 mod reference;
@@ -25,6 +29,7 @@ mod refused_models;
 mod serving;
 #[cfg(feature = "gpu")]
 mod shaders;
+mod slices;
 mod support;
 mod tidy;
 mod tiny_model;

@@ -26,7 +26,7 @@ use kvasir::wire::handshake::HubIdentity;
 use kvasir::wire::signature::KeyPair;
 use kvasir::wire::work::Dispatch;
 use kvasir::wire::{Frame, Header, Kind};
-use kvasir::worker::{self, Hardware, Source, WorkerConfig, WorkerError, WorkerStatus};
+use kvasir::worker::{self, Hardware, Source, WorkerConfig, WorkerStatus};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -321,6 +321,8 @@ impl Strings {
     }
 }
 
+pub use super::worker::Worker;
+
 /// A real hub in front of a backbone.
 pub struct Hub {
     pub addr: SocketAddr,
@@ -362,38 +364,26 @@ impl Hub {
 
     /// Starts a worker on hardware that may change.
     pub fn worker_on(&self, name: &str, source: Source, hardware: watch::Receiver<Hardware>) -> Worker {
+        self.worker_as(name, hardware, |config| config.source = source)
+    }
+
+    /// Starts a worker that differs from the others in what `change` says.
+    pub fn worker_as(
+        &self,
+        name: &str,
+        hardware: watch::Receiver<Hardware>,
+        change: impl FnOnce(&mut WorkerConfig),
+    ) -> Worker {
         let gateways = vec![format!("ws://{}", self.addr)];
         let home = self.dir.path().join(name);
         let mut config = WorkerConfig::new(gateways, vec![self.operator.public()], home.clone(), 1 << 30);
-        config.source = source;
         config.assignments_per_s = Some(1e4);
+        change(&mut config);
         let wallet = Arc::new(Wallet::generate().expect("a wallet"));
         let address = wallet.address();
         let (status, seen) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
         let running = tokio::spawn(worker::run(config, wallet, hardware, status, shutdown));
         Worker { address, status: seen, home, stop, running }
-    }
-}
-
-pub struct Worker {
-    pub address: PublicKey,
-    pub status: watch::Receiver<WorkerStatus>,
-    pub home: std::path::PathBuf,
-    stop: ShutdownTrigger,
-    running: JoinHandle<Result<(), WorkerError>>,
-}
-
-impl Worker {
-    /// Pulls the plug.
-    pub fn kill(&self) {
-        self.running.abort();
-    }
-
-    /// Asks it to stop and waits until it has.
-    pub async fn stop(self) -> WorkerStatus {
-        self.stop.fire();
-        soon(self.running).await.expect("no panic").expect("a worker that could start");
-        self.status.borrow().clone()
     }
 }

@@ -1,6 +1,7 @@
 //! How the command line reads.
 
 use super::*;
+use crate::model::BlockType;
 
 #[test]
 fn the_command_line_is_well_formed() {

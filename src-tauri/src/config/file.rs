@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{Audit, ConfigError};
-use crate::cli::{Device, LayerSelection};
+use crate::cli::{AdmissionMode, Device, ExpertsLocal, LayerSelection};
 use crate::types::PublicKey;
 
 /// Largest configuration file: far more than all keys need.
@@ -40,6 +40,8 @@ pub(super) struct BackboneTable {
     pub remote_layers: Option<LayerSelection>,
     pub trusted_layers: Option<LayerSelection>,
     pub trusted_wallets: Option<Vec<PublicKey>>,
+    pub expert_cache: Option<String>,
+    pub experts_local: Option<ExpertsLocal>,
     pub allow_public: Option<bool>,
     pub peer_key: Option<PathBuf>,
     pub peers: Option<Vec<PublicKey>>,
@@ -51,6 +53,8 @@ pub(super) struct HubTable {
     pub listen: Option<SocketAddr>,
     pub backbone: Option<SocketAddr>,
     pub public_hosts: Option<Vec<String>>,
+    pub admission: Option<AdmissionMode>,
+    pub allow: Option<Vec<PublicKey>>,
     pub state: Option<PathBuf>,
     pub ledger: Option<String>,
     pub allow_public: Option<bool>,
@@ -83,6 +87,9 @@ pub(super) struct WorkerTable {
     pub state: Option<PathBuf>,
     pub memory: Option<String>,
     pub model: Option<PathBuf>,
+    pub weights: Option<PathBuf>,
+    pub cache: Option<PathBuf>,
+    pub cache_size: Option<String>,
     pub experts: Option<String>,
     pub device: Option<Device>,
     pub gpu: Option<String>,

@@ -1,6 +1,7 @@
 //! How flags, file and defaults come together.
 
 use super::*;
+use crate::cli::{Device, GpuFlags};
 
 /// Flags as typed; the environment of whoever runs the tests does not count.
 fn flags(args: &[&str]) -> RoleFlags {
@@ -39,6 +40,27 @@ fn every_table_reads_as_the_readme_writes_it() {
     assert_eq!(Hub::new(&none, file(text).unwrap()).unwrap().public_hosts, ["gateway.example"]);
     assert!(matches!(Gateway::new(&none, file(text).unwrap()).unwrap().tls, Tls::Files { .. }));
     assert_eq!(Worker::new(&none, file(text).unwrap()).unwrap().memory_bytes, Some(4 << 30));
+}
+
+#[test]
+fn experts_are_kept_where_and_as_much_as_flag_or_file_say() {
+    let text = "[backbone]\nexpert_cache = \"1GiB\"\nexperts_local = \"none\"\n\
+                [worker]\nweights = \"local.gguf\"\ncache = \"shared\"\ncache_size = \"5GB\"\n";
+    let worker = |text: &str, args: &[&str]| {
+        let full = [&["--gateway", "wss://localhost", "--operator", OPERATOR], args].concat();
+        Worker::new(&flags(&full), file(text).unwrap()).unwrap()
+    };
+    let kept = |worker: Worker| (worker.weights, worker.cache, worker.cache_bytes);
+    assert_eq!(kept(worker(text, &[])), (Some("local.gguf".into()), "shared".into(), Some(5_000_000_000)));
+    assert_eq!(kept(worker("", &["--state", "s"])), (None, Path::new("s").join("experts"), None));
+    let typed = ["--weights", "w", "--cache", "c", "--cache-size", "0"];
+    assert_eq!(kept(worker(text, &typed)), (Some("w".into()), "c".into(), Some(0)));
+    let backbone = |text: &str, args: &[&str]| {
+        let backbone = Backbone::new(&flags(args), file(text).unwrap()).unwrap();
+        (backbone.expert_cache_bytes, backbone.experts_local)
+    };
+    assert_eq!((backbone(text, &[]), backbone("", &[])), ((Some(1 << 30), false), (None, true)));
+    assert_eq!(backbone(text, &["--expert-cache", "1MiB", "--experts-local", "all"]), (Some(1 << 20), true));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::exact::Part;
+use super::portions::portions;
 use super::{DispatchError, ModelExperts};
 use crate::kernel::ExpertCompute;
 use crate::wire::work::Partials;
@@ -54,13 +55,20 @@ impl Here {
             return None;
         }
         let here = Arc::clone(self);
-        Some(spawn_blocking(move || {
-            let requests: Vec<_> = parts.iter().map(|part| part.dispatch.clone()).collect();
+        Some(spawn_blocking(move || here.compute(layer, parts)))
+    }
+
+    /// Computes parts at once, in portions that do not bring many of a leased layer's experts into memory together.
+    fn compute(&self, layer: u16, parts: Vec<Part>) -> Result<(Vec<Part>, Vec<Partials>), DispatchError> {
+        let (mut done, mut came) = (Vec::new(), Vec::new());
+        for portion in portions(parts, self.experts.at_once(layer)) {
+            let requests: Vec<_> = portion.iter().map(|part| part.dispatch.clone()).collect();
             let start = Instant::now();
-            let partials = here.compute.compute(&*here.experts, layer, &requests)?;
-            here.observe(requests.iter().map(|request| request.assignments.len()).sum(), start.elapsed());
-            Ok((parts, partials))
-        }))
+            came.extend(self.compute.compute(&*self.experts, layer, &requests)?);
+            self.observe(requests.iter().map(|request| request.assignments.len()).sum(), start.elapsed());
+            done.extend(portion);
+        }
+        Ok((done, came))
     }
 }
 

@@ -18,6 +18,7 @@ pub mod inflight;
 mod listener;
 pub mod local;
 pub mod placement;
+mod portions;
 mod quarantine;
 pub mod remote;
 mod request;
@@ -137,6 +138,16 @@ pub enum DispatchError {
     /// The backbone's own kernel answered something else than it was asked.
     #[error(transparent)]
     Partials(#[from] exact::PartialsError),
+    /// An expert cannot be read from the model's file.
+    #[error("cannot read layer {layer}, expert {expert} from the model's file: {source}")]
+    Weights {
+        /// Layer.
+        layer: u16,
+        /// Expert.
+        expert: u16,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The process stops.
     #[error("shutting down")]
     Stopping,

@@ -39,6 +39,10 @@ pub struct RemoteConfig {
     pub peers: PeerSecurity,
     /// Whether this machine computes experts of remote layers that no worker brings; else such a step fails.
     pub local_experts: bool,
+    /// Most bytes of experts of these layers that are kept here, of those that are computed here now and then.
+    pub expert_cache_bytes: u64,
+    /// The model's manifest, when it is known already; else every expert is read once to make it.
+    pub manifest: Option<Manifest>,
     /// What is demanded of workers.
     pub trust: TrustConfig,
 }
@@ -46,13 +50,16 @@ pub struct RemoteConfig {
 impl RemoteConfig {
     /// Sessions unless told otherwise: the tested number.
     const SESSIONS_MAX: usize = 1000;
+    /// Experts kept unless told otherwise: a hundred of a large model's.
+    pub const EXPERT_CACHE_BYTES: u64 = 512 << 20;
 
     /// The defaults for these layers; hubs on this machine only.
     #[must_use]
     pub fn new(remote_layers: Vec<u16>) -> Self {
         let (deadlines, peers) = (DeadlineRule::default(), PeerSecurity::Loopback);
-        let (sessions_max, trust) = (Self::SESSIONS_MAX, TrustConfig::default());
-        Self { remote_layers, deadlines, sessions_max, peers, local_experts: true, trust }
+        let (sessions_max, expert_cache_bytes) = (Self::SESSIONS_MAX, Self::EXPERT_CACHE_BYTES);
+        let (local_experts, manifest, trust) = (true, None, TrustConfig::default());
+        Self { remote_layers, deadlines, sessions_max, peers, local_experts, expert_cache_bytes, manifest, trust }
     }
 }
 
@@ -81,17 +88,17 @@ const DEATHS_MAX: u8 = 2;
 const HEDGES_MAX: usize = 1;
 
 impl RemoteDispatch {
-    /// Dispatch for `model`; `compute` does what no worker does. Reads every expert once, for the manifest.
+    /// Dispatch for `model`; `compute` does what no worker does. Reads every expert once, unless the manifest is given.
     ///
     /// # Errors
     /// A model that no manifest can describe.
     pub fn new(
         model: Arc<Model>,
         compute: Arc<dyn ExpertCompute>,
-        config: RemoteConfig,
+        mut config: RemoteConfig,
     ) -> Result<Self, ManifestError> {
-        let manifest = Manifest::of(&model)?;
-        let experts = Arc::new(ModelExperts::new(Arc::clone(&model)));
+        let manifest = config.manifest.take().map_or_else(|| Manifest::of(&model), Ok)?;
+        let experts = ModelExperts::new(Arc::clone(&model));
         let hidden_size = model.hyper.hidden_size;
         let stock = Arc::new(Stock::new(model, manifest));
         let travels = |layer: &u16| match experts.form(*layer) {
@@ -102,6 +109,7 @@ impl RemoteDispatch {
             }
         };
         let layers: BTreeSet<u16> = config.remote_layers.iter().copied().filter(travels).collect();
+        let experts = Arc::new(experts.leased(layers.iter().copied(), config.expert_cache_bytes));
         let layers: Vec<LayerSize> = layers.into_iter().filter_map(|layer| stock.layer_size(layer)).collect();
         let fleet = Fleet::new(Goods {
             layers,

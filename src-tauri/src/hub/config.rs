@@ -8,6 +8,22 @@ use super::receipts::ReceiptTiming;
 use crate::clock::{Clock, SystemClock};
 use crate::net::peer::PeerSecurity;
 use crate::net::ws::Ping;
+use crate::types::PublicKey;
+
+/// Whose workers a hub takes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum AdmissionPolicy {
+    /// Everybody's.
+    #[default]
+    Open,
+    /// Those of wallets that showed a join code of this operator while it held.
+    Invite {
+        /// Who invites.
+        operator: PublicKey,
+    },
+    /// Those of the wallets on the list.
+    List,
+}
 
 /// How much a hub takes on.
 #[derive(Debug, Clone, Copy)]
@@ -93,8 +109,18 @@ pub struct HubConfig {
     pub backbone_peer: PeerSecurity,
     /// How the hub and its gateways recognise each other.
     pub gateway_peer: PeerSecurity,
-    /// File of banned wallets and devices.
-    pub ban_list: PathBuf,
+    /// File of caught wallets.
+    pub quarantine_list: PathBuf,
+    /// Whose workers are taken.
+    pub admission: AdmissionPolicy,
+    /// Wallets that are always taken.
+    pub allowed: Vec<PublicKey>,
+    /// File of the wallets that joined by invitation.
+    pub members_list: PathBuf,
+    /// File of devices that computed wrongly.
+    pub devices_list: PathBuf,
+    /// Directory of the admin socket; none without.
+    pub admin: Option<PathBuf>,
     /// How much.
     pub limits: HubLimits,
     /// How long.
@@ -106,13 +132,20 @@ pub struct HubConfig {
 impl HubConfig {
     /// The defaults: all on this machine, every limit and wait as documented.
     #[must_use]
-    pub fn new(backbone: String, public_hosts: Vec<String>, ban_list: PathBuf) -> Self {
+    pub fn new(backbone: String, public_hosts: Vec<String>, quarantine_list: PathBuf) -> Self {
+        let members_list = quarantine_list.with_file_name("members");
+        let devices_list = quarantine_list.with_file_name("devices");
         Self {
             public_hosts,
             backbone,
             backbone_peer: PeerSecurity::Loopback,
             gateway_peer: PeerSecurity::Loopback,
-            ban_list,
+            quarantine_list,
+            admission: AdmissionPolicy::default(),
+            allowed: Vec::new(),
+            members_list,
+            devices_list,
+            admin: None,
             limits: HubLimits::default(),
             timing: HubTiming::default(),
             clock: Arc::new(SystemClock::default()),

@@ -71,6 +71,12 @@ impl Meters {
         }
     }
 
+    /// What an open session has come to; zero for one that is not known.
+    #[must_use]
+    pub fn totals(&self, session: &SessionId) -> Totals {
+        self.rows().get(session).map(Row::totals).unwrap_or_default()
+    }
+
     /// Voids all credit of a wallet that is not settled: of its open sessions at once, of those that are over with the
     /// next flush.
     pub fn void(&self, wallet: PublicKey) {

@@ -8,15 +8,19 @@
 //! every queue, table and wait has a bound; one session's end touches no other.
 //! Why a process of its own: the hub may restart and drain without the model, and the model never faces a stranger.
 
+#[cfg(unix)]
+mod admin;
 mod admission;
 mod backbone_leg;
-mod bans;
 mod config;
+mod devices;
 mod ending;
 mod http;
 mod live;
+mod members;
 mod meters;
 mod outstanding;
+mod quarantine;
 mod receipts;
 mod registry;
 mod session;
@@ -34,9 +38,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 
-pub use bans::{Ban, BanError, BanList, By};
-pub use config::{HubConfig, HubLimits, HubTiming};
+#[cfg(unix)]
+pub use admin::AdminError;
+pub use config::{AdmissionPolicy, HubConfig, HubLimits, HubTiming};
+pub use devices::DevicesError;
+pub use members::MembersError;
 pub use meters::FlushError;
+pub use quarantine::QuarantineError;
 pub use receipts::ReceiptTiming;
 
 use crate::ledger::{Ledger, LedgerError};
@@ -44,13 +52,17 @@ use crate::net::Io;
 use crate::net::head::{PEER_HEADER, Upgrade, read_head};
 use crate::net::ws::{WsConfig, WsStream};
 use crate::shutdown::Shutdown;
+use crate::types::PublicKey;
 use crate::wire::WORKER_PATH;
 use crate::wire::control::{GoAway, Quarantine};
 use crate::wire::handshake::HubIdentity;
 use admission::{Admission, Refusal};
+use devices::{Caught, DeviceList};
 use http::Answer;
+use members::Members;
 use meters::Meters;
-use registry::Registry;
+use quarantine::{By, Entry, QuarantineList};
+use registry::{Notice, Registry};
 
 /// Workers' connections beside the sessions: refusals under way.
 const REFUSALS: usize = 64;
@@ -68,9 +80,19 @@ pub enum HubError {
     /// The ledger did not give an epoch.
     #[error("starting the hub's epoch: {0}")]
     Epoch(#[from] LedgerError),
-    /// The list of bans cannot be read.
+    /// The quarantine list cannot be read.
     #[error(transparent)]
-    Bans(#[from] BanError),
+    Quarantine(#[from] QuarantineError),
+    /// The list of devices cannot be read.
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
+    /// The list of members cannot be read.
+    #[error(transparent)]
+    Members(#[from] MembersError),
+    /// The operator's door cannot be opened.
+    #[cfg(unix)]
+    #[error(transparent)]
+    Admin(#[from] AdminError),
     /// No randomness.
     #[error("drawing the key that hides addresses: {0}")]
     Random(getrandom::Error),
@@ -109,7 +131,9 @@ struct Hub {
     workers: Semaphore,
     registry: Arc<Registry>,
     meters: Meters,
-    bans: BanList,
+    quarantined: QuarantineList,
+    members: Members,
+    devices: DeviceList,
     shutdown: Shutdown,
     outcomes: Outcomes,
     probe: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
@@ -128,7 +152,15 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> Result<(), HubError> {
     let hub_key = identity.key().public();
-    let bans = BanList::open(&config.ban_list, identity.key().clone())?;
+    let quarantined = QuarantineList::open(&config.quarantine_list)?;
+    let devices = DeviceList::open(&config.devices_list, &hub_key)?;
+    let clock = Arc::clone(&config.clock);
+    let members = Members::open(config.admission.clone(), &config.allowed, &config.members_list, clock)?;
+    #[cfg(unix)]
+    let door = match &config.admin {
+        Some(state_dir) => Some(admin::AdminSocket::bind(state_dir).await?),
+        None => None,
+    };
     let epoch = ledger.next_epoch(hub_key).await?;
     let mut peer_key = [0; 32];
     getrandom::fill(&mut peer_key).map_err(HubError::Random)?;
@@ -143,14 +175,19 @@ pub async fn serve(
         config,
         identity,
         epoch,
-        bans,
+        quarantined,
+        members,
+        devices,
         shutdown,
     });
-    // A stop between a ban and its void must not leave the credit standing; what is void already stays as it is.
-    let caught = hub.bans.all().into_iter().filter(|ban| ban.by == By::Backbone && ban.device.is_none());
-    caught.for_each(|ban| hub.meters.void(ban.wallet));
+    // A stop between a catch and its void must not leave the credit standing; what is void already stays as it is.
+    hub.quarantined.caught().into_iter().for_each(|wallet| hub.meters.void(wallet));
+    #[cfg(unix)]
+    let door = door.map(|door| door.serve(Arc::clone(&hub)));
     tracing::info!(hub = %hub_key, epoch, "hub serves");
     let stopped = accept_until_drained(&hub, &listener).await;
+    #[cfg(unix)]
+    drop(door);
     let flushed = hub.meters.flush().await;
     tracing::info!(epoch, "hub stopped");
     stopped.and(flushed.map_err(HubError::LastFlush))
@@ -280,25 +317,50 @@ impl Hub {
     /// device that computes wrongly, only the session ends, and only that device may not come back.
     async fn quarantine(self: &Arc<Self>, caught: Quarantine) {
         let Quarantine { wallet, session_id, void_from_request, device, reason } = caught;
-        tracing::warn!(%wallet, session = %session_id, void_from_request, ?device, reason, "caught by the backbone");
         let since_unix_ms = self.config.clock.unix_ms();
-        let ban = Ban { wallet, device: device.clone(), since_unix_ms, by: By::Backbone, reason };
-        let hub = Arc::clone(self);
-        match tokio::task::spawn_blocking(move || hub.bans.add(ban)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::error!(%error, "the ban is not on disk"),
-            Err(error) => tracing::error!(%error, "the ban was not written"),
-        }
-        match device {
-            Some(_) => self.registry.quarantine_session(&wallet, session_id),
-            None => {
-                self.meters.void(wallet);
-                self.registry.quarantine(&wallet);
-                if let Err(error) = self.meters.flush().await {
-                    tracing::error!(%wallet, %error, "the void waits for the next flush");
-                }
+        let caught =
+            Caught { wallet, session: session_id, device, since_unix_ms, reason: reason.clone(), signature: None };
+        let caught = caught.signed(self.identity.key());
+        tracing::warn!(void_from_request, record = caught.line(), "caught by the backbone");
+        if caught.device.is_none() {
+            self.meters.void(wallet);
+            if let Err(error) = self.keep_out(wallet, By::Backbone, reason).await {
+                tracing::error!(%wallet, error, "quarantine is not on disk");
             }
+            self.registry.notify(&wallet, Notice::Quarantined);
+            if let Err(error) = self.meters.flush().await {
+                tracing::error!(%wallet, %error, "the void waits for the next flush");
+            }
+            return;
         }
+        let hub = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || hub.devices.add(caught)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%wallet, %error, "the device's record is not on disk"),
+            Err(error) => tracing::error!(%wallet, %error, "the device's record was not written"),
+        }
+        self.registry.notify_one(&wallet, session_id, Notice::Quarantined);
+    }
+
+    /// Takes a wallet and its devices off the lists of those who are kept out (blocking); whether it was on one.
+    ///
+    /// # Errors
+    /// What kept it from the disk.
+    fn let_in(&self, wallet: &PublicKey) -> Result<bool, String> {
+        let wallets = self.quarantined.remove(wallet).map_err(|error| error.to_string())?;
+        let devices = self.devices.remove(wallet).map_err(|error| error.to_string())?;
+        Ok(wallets || devices)
+    }
+
+    /// Puts a wallet on the list of those who are kept out; in memory at once, whatever becomes of the file.
+    ///
+    /// # Errors
+    /// What kept it from the disk.
+    async fn keep_out(self: &Arc<Self>, wallet: PublicKey, by: By, reason: String) -> Result<(), String> {
+        let (hub, since_unix_ms) = (Arc::clone(self), self.config.clock.unix_ms());
+        let write = move || hub.quarantined.add(wallet, Entry { since_unix_ms, by, reason });
+        let written = tokio::task::spawn_blocking(write).await;
+        written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 
     /// Why the backbone cannot be used, if it cannot; asked anew at most once a second.

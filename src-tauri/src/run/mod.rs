@@ -6,7 +6,7 @@
 mod app;
 mod commands;
 mod device;
-mod invite;
+mod hub;
 mod loading;
 mod model;
 mod progress;
@@ -57,7 +57,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => commands::bench(command),
         (None, Some(Command::Gpu(args))) => commands::gpu(args),
-        (None, Some(Command::Hub(command))) => invite::hub(command),
+        (None, Some(Command::Hub(command))) => hub::run(command),
         (None, Some(Command::Model(command))) => model::model(command),
         (None, Some(Command::Keys(command))) => serving::keys(command),
         (None, Some(Command::Wallet(command))) => commands::wallet(command),

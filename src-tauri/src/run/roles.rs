@@ -1,6 +1,6 @@
 //! The server roles as processes: bind, say what was bound, serve until SIGTERM, drain.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use super::device::{self, Wanted};
 use super::loading::{load_model, read_ahead};
 use super::{AnyError, all_threads, say};
 use crate::backbone::{Backbone, api};
-use crate::cli::{Role, RoleFlags};
+use crate::cli::{AdmissionMode, Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, ConfigError, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
-use crate::hub::{self, HubConfig};
+use crate::hub::{self, AdmissionPolicy, HubConfig};
 use crate::ledger::Ledger;
-use crate::model::Reach;
+use crate::model::{Manifest, Reach};
 use crate::net::bind;
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::{self, TrialCertificates};
 use crate::shutdown::{self, Shutdown};
 use crate::wallet::keyfile;
 use crate::wire::handshake::HubIdentity;
-use crate::worker::{self, Phase, Source, WorkerConfig, WorkerStatus, network};
+use crate::worker::{self, CacheConfig, Phase, Source, WorkerConfig, WorkerStatus, network};
 
 /// Flag that lets hub and backbone listen where strangers reach them.
 const ALLOW_PUBLIC: &str = "--allow-public";
@@ -86,12 +86,24 @@ fn peer_security(peers: &Peers) -> Result<PeerSecurity, AnyError> {
 
 async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), AnyError> {
     let model = load_model(config.model.as_deref(), config.experts)?;
-    let _reading = read_ahead(&model, Reach::Everything);
     let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
+    // What workers hold is read when it is needed, and not kept.
+    let reach = if remote_layers.is_empty() { Reach::Everything } else { Reach::Backbone };
+    let _reading = read_ahead(&model, reach);
     let compute = device::cpu(all_threads())?;
     make_state(&config.state)?;
     let trust = super::trust::demands(&config.trust, &model, &config.state)?;
-    let remote = RemoteConfig { peers: peer_security(&config.peers)?, trust, ..RemoteConfig::new(remote_layers) };
+    let beside = |path: &PathBuf| Manifest::beside(&model, path, &config.state);
+    // Experts that are made in memory are not those of the file.
+    let file = config.model.as_ref().filter(|_| config.experts.is_none());
+    let remote = RemoteConfig {
+        peers: peer_security(&config.peers)?,
+        expert_cache_bytes: config.expert_cache_bytes.unwrap_or(RemoteConfig::EXPERT_CACHE_BYTES),
+        local_experts: config.experts_local,
+        manifest: file.map(beside).transpose()?,
+        trust,
+        ..RemoteConfig::new(remote_layers)
+    };
     let dispatch = RemoteDispatch::new(Arc::clone(&model), compute, remote)?;
     let backbone = Arc::new(Backbone::new(Arc::clone(&model), Arc::new(dispatch.clone()))?);
 
@@ -114,11 +126,19 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
     let identity = HubIdentity::issued_by(&operator, key, not_after.as_secs());
     let peers = peer_security(&config.peers)?;
     let ledger = Ledger::open(&config.ledger).await?;
-    let bans = config.state.join("quarantine");
+    let quarantine_list = config.state.join("quarantine");
+    let admission = match config.admission {
+        AdmissionMode::Open => AdmissionPolicy::Open,
+        AdmissionMode::Invite => AdmissionPolicy::Invite { operator: operator.public() },
+        AdmissionMode::List => AdmissionPolicy::List,
+    };
     let hub = HubConfig {
         backbone_peer: peers.clone(),
         gateway_peer: peers,
-        ..HubConfig::new(config.backbone.to_string(), config.public_hosts, bans)
+        admission,
+        allowed: config.allowed,
+        admin: Some(config.state),
+        ..HubConfig::new(config.backbone.to_string(), config.public_hosts, quarantine_list)
     };
     let listener = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;
     say(format_args!("operator key {}", operator.public()))?;
@@ -189,11 +209,12 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
         return Ok(());
     };
     say(format_args!("device {}", *hardware.borrow()))?;
-    let source = match &config.model {
+    let source = match &config.weights {
         Some(path) => Source::LocalModel(load_model(Some(path), config.experts)?),
         None => Source::Fetch,
     };
-    let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, ..network };
+    let cache = (config.cache_bytes != Some(0)).then(|| CacheConfig::new(config.cache, config.cache_bytes));
+    let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, cache, ..network };
     let (sender, status) = watch::channel(WorkerStatus::default());
     let narrator = tokio::spawn(narrate(status));
     worker::run(worker, Arc::new(wallet), hardware, sender, shutdown).await?;
@@ -226,7 +247,10 @@ async fn narrate(mut status: watch::Receiver<WorkerStatus>) -> std::io::Result<(
                 Phase::Starting => "starting".to_owned(),
                 Phase::Connecting { gateway } => format!("connecting to {gateway}"),
                 Phase::Offered => "connected, waiting for a slice".to_owned(),
-                Phase::Fetching { total, .. } => format!("fetching experts, {total} bytes"),
+                // In steps of a tenth: a line for every expert would be hundreds.
+                Phase::Fetching { done, total } => {
+                    format!("fetching experts, {} % of {total} bytes", done * 10 / total.max(&1) * 10)
+                }
                 Phase::Serving => format!("serving {}", status.slice),
                 Phase::Recovering { reason } => format!("not computing: {reason}; looking for it"),
                 Phase::Waiting { reason, retry_ms } => format!("not connected: {reason}; next try in {retry_ms} ms"),

@@ -29,8 +29,8 @@ pub enum Context {
     ReceiptAck,
     /// An operator invites to its network.
     Invite,
-    /// A hub bans a wallet or a device, or lifts that.
-    Ban,
+    /// A hub notes that a wallet or a device was caught.
+    Caught,
 }
 
 /// A signature that does not hold.
@@ -54,7 +54,7 @@ impl Context {
             Self::Receipt => "receipt",
             Self::ReceiptAck => "receipt-ack",
             Self::Invite => "invite",
-            Self::Ban => "ban",
+            Self::Caught => "caught",
         }
     }
 

@@ -305,3 +305,21 @@ fn verified_experts_serve_before_their_lease_is_whole_and_beside_the_slice_of_be
     assert_eq!((holder(&fleet, 0), fleet.settled()), (Some((Hex([1; 16]), 3)), Some(1)));
     assert!(one.lease().is_some());
 }
+
+#[test]
+fn a_slow_line_keeps_its_lease_as_long_as_it_gets_on() {
+    let fleet = fleet();
+    let mut one = Worker::join(&fleet, 1);
+    fleet.catch_up(Instant::now());
+    assert!(one.lease().is_some());
+    let some = |last| {
+        let ready = SliceReady { lease: 1, bytes: 8, experts: BTreeMap::from([(0, vec![(0, last)])]) };
+        fleet.ready(&one.session, &ready).unwrap();
+        fleet.members().by_key.values().next().unwrap().leased.as_ref().unwrap().until
+    };
+    let long = Instant::now() + Duration::from_millis(90_000);
+    fleet.members().by_key.values_mut().for_each(|member| member.leased.as_mut().unwrap().until = Instant::now());
+    assert!(some(1) >= long);
+    let longer = some(2);
+    assert_eq!((some(2), some(0)), (longer, longer), "only more than before counts");
+}

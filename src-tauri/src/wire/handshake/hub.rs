@@ -53,6 +53,8 @@ pub struct HubTerms {
     pub manifest: Digest,
     /// What it allows.
     pub limits: Limits,
+    /// Whether a wallet that is new here has to show its join code.
+    pub invite_only: bool,
 }
 
 /// Fresh randomness of one session at the hub.
@@ -103,6 +105,8 @@ pub struct HubSession {
     pub agent: String,
     /// From hello to answer.
     pub round_trip: Duration,
+    /// The join code that it showed, unread.
+    pub invite: Option<String>,
     /// Tags frames to the worker.
     pub seal: Seal,
     /// Checks frames from the worker.
@@ -130,6 +134,7 @@ impl HubHandshake {
             x25519: ephemeral.public(),
             manifest: terms.manifest,
             limits: terms.limits,
+            invite_only: terms.invite_only,
         };
         let mut transcript = Transcript::default();
         let frame = transcript.sign(Kind::HubHello, &hello, |parts| identity.key.sign(Context::HubHello, parts))?;
@@ -179,6 +184,7 @@ impl HubHandshake {
             session_id: self.session_id,
             session_key: auth.session_key,
             agent: auth.agent,
+            invite: auth.invite,
             seal: Seal::new(to_worker),
             open: Open::new(to_hub),
         };
