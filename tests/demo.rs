@@ -1,12 +1,13 @@
 //! The whole road in one process: identical tokens, identical bits, exact pay, and what happens when a worker lies.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvasir::backbone::Backbone;
 use kvasir::demo::decode::Decode;
 use kvasir::demo::network::{Network, NetworkOptions};
 use kvasir::demo::{self, DemoOptions, Report};
+use kvasir::dispatch::TrustConfig;
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use kvasir::ledger::{Meter, WalletStatement};
 use kvasir::model::{self, BlockType, Data, Model};
@@ -42,6 +43,11 @@ fn options(workers: Vec<Hardware>, tokens: usize) -> DemoOptions {
         one_way: Duration::ZERO,
         chaos: None,
     }
+}
+
+/// A worker with a fault.
+fn faulty(fault: Fault) -> Faulty {
+    Faulty::new(kernel(CpuPath::detect().unwrap()), fault, &model::embedded().unwrap(), &[0, 1, 2, 3])
 }
 
 /// Runs the program's demo and gives its JSON document.
@@ -178,20 +184,17 @@ async fn one_worker_on_each_cpu_path_gives_the_same_bits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_wrong_integer_in_one_partial_fails_the_demo() {
-    let inner = kernel(CpuPath::detect().unwrap());
-    let faulty = Faulty { inner, hidden: 256, fault: Fault::OneOff(Mutex::new(false)) };
-    let report = run(options(vec![on(faulty)], 2)).await;
-    assert!(!report.logits_bit_identical);
-    assert!(report.failure().is_some_and(|f| f.contains("partial")), "{:?}", report.failure());
+async fn one_wrong_integer_in_one_partial_is_not_used_and_fails_the_demo() {
+    let report = run(options(vec![on(faulty(Fault::OneOff(0)))], 2)).await;
+    assert!(report.logits_bit_identical && report.argmax_match, "what is wrong is not used");
+    assert_eq!((report.remote.assignments_remote, report.credited_nano_kvr), (0, 0), "nor anything after it");
+    assert!(report.failure().is_some_and(|f| f.contains("no assignment")), "{:?}", report.failure());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_never_answers_fails_the_demo_without_changing_a_token() {
     let gate = Arc::new(Gate::default());
-    let inner = kernel(CpuPath::detect().unwrap());
-    let faulty = Faulty { inner, hidden: 256, fault: Fault::Silent(Arc::clone(&gate)) };
-    let report = run(options(vec![on(faulty)], 3)).await;
+    let report = run(options(vec![on(faulty(Fault::Silent(Arc::clone(&gate))))], 3)).await;
     gate.open();
     assert_eq!(report.remote.assignments_remote, 0);
     assert!(report.argmax_match && report.logits_bit_identical);
@@ -209,6 +212,7 @@ async fn served(model: OneLayer, positions: usize) -> (WalletStatement, u64) {
         workers: vec![compute.into()],
         remote_layers: vec![0],
         one_way: Duration::ZERO,
+        trust: TrustConfig::default(),
         cuttable: false,
     })
     .await

@@ -3,21 +3,25 @@
 mod answers;
 mod damage;
 mod deadlines;
+mod gate;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod hardware;
 mod puppet;
+mod trust;
+mod worker;
 pub mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use damage::Damage;
+use gate::Gate;
 use kvasir::dispatch::Dispatch as _;
 use kvasir::wire::control::{Control, ExpertGet};
 use kvasir::worker::{Phase, Source};
 use puppet::{Conduct, Puppet};
-use world::{Backbone, Gate, Hub, exact_model, float_model, kernel, local_sums, soon, step};
+use world::{Backbone, Hub, exact_model, float_model, kernel, local_sums, soon, step};
 
 /// A deadline that a test can afford to miss.
 const SHORT: Duration = Duration::from_millis(100);
@@ -193,9 +197,10 @@ async fn whoever_fetches_what_it_was_not_leased_loses_its_session() {
 async fn a_worker_killed_under_a_request_changes_no_bit() {
     let backbone = Backbone::start_with(exact_model(), vec![2], Duration::from_secs(3600)).await;
     let hub = Hub::start(&backbone).await;
-    let (gate, mut asked, _opener) = Gate::closed();
-    let worker = hub.worker("worker", Source::Fetch, gate);
+    let (gate, mut asked, _opener) = Gate::new();
+    let worker = hub.worker("worker", Source::Fetch, gate.clone());
     backbone.ready(1).await;
+    gate.close();
     let work = step(&backbone.model, 2, 4, 11);
     let pending = tokio::spawn(backbone.remote.begin(work.clone()));
     soon(asked.recv()).await.expect("a request");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use kvasir::backbone::Backbone;
 use kvasir::demo::decode::Decode;
 use kvasir::demo::network::{Network, NetworkOptions};
+use kvasir::dispatch::TrustConfig;
 use kvasir::engine::{DeviceState, Engine, EngineConfig, Intervals, Link, Slice, State, Status, WalletState};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use kvasir::model;
@@ -32,6 +33,7 @@ async fn network() -> Network {
         workers: Vec::new(),
         remote_layers: vec![0, 1, 2, 3],
         one_way: Duration::ZERO,
+        trust: TrustConfig::default(),
         cuttable: false,
     };
     Network::start(options).await.unwrap()

@@ -1,5 +1,6 @@
 //! The hub between a worker and a backbone: what passes, what is paid, and whom an end touches.
 
+mod bans;
 mod crowd;
 mod world;
 
@@ -267,14 +268,15 @@ async fn a_caught_wallet_loses_its_credit_its_sessions_and_its_way_back() {
         backbone.verdict(request, 0, 1).await;
     }
     let session_id = backbone.session();
-    let caught = Quarantine { wallet: address(7), session_id, void_from_request: 3, reason: "audit".into() };
+    let reason = "audit".to_owned();
+    let caught = Quarantine { wallet: address(7), session_id, void_from_request: 3, device: None, reason };
     backbone.send(&caught.frame().expect("a frame")).await;
     assert_eq!(worker.closed().await, (1008, "quarantined".into()));
     assert_eq!(second.closed().await, (1008, "quarantined".into()));
     assert_eq!(backbone.closed().await, "quarantined");
     let page = world.meters().await;
     let meter = page.meters.iter().find(|m| m.session == session_id).expect("its meter");
-    assert_eq!((meter.work_bytes, meter.voided_bytes), (4 * EACH, 2 * EACH));
+    assert_eq!((meter.work_bytes, meter.voided_bytes), (4 * EACH, 4 * EACH));
     drop(backbone);
 
     for _restart in 0..2 {

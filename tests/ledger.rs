@@ -60,6 +60,8 @@ async fn crash<T>(mut polls: usize, future: impl Future<Output = T>) -> Option<T
 enum Op {
     /// The hub accepts work, and voids some of it.
     Work { session: u8, bytes: u64, void_percent: u64 },
+    /// A wallet is caught: all that it earned so far is void, in sessions that are over too.
+    Void { wallet: u8 },
     /// The hub writes its counters.
     Flush,
     /// The hub writes its counters and stops half way.
@@ -79,6 +81,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (0u8..4, 1u64..1_000_000, 0u64..40).prop_map(|(session, bytes, void_percent)| Op::Work { session, bytes, void_percent }),
+        1 => (0u8..2).prop_map(|wallet| Op::Void { wallet }),
         3 => Just(Op::Flush),
         1 => (0usize..60).prop_map(Op::FlushCrash),
         3 => (any::<bool>(), 0u64..6, 1u32..4).prop_map(|(gateway, rewind, limit)| Op::Poll { gateway, rewind, limit }),
@@ -105,6 +108,10 @@ async fn run(ops: Vec<Op>) {
                 let (work, voided) = totals.entry(session).or_default();
                 *work += bytes;
                 *voided += bytes * void_percent / 100;
+            }
+            Op::Void { wallet: n } => {
+                totals.iter_mut().filter(|(s, _)| *s % 2 == n).for_each(|(_, (work, voided))| *voided = *work);
+                hub.void_meters(HUB, wallet(n), 1).await.unwrap();
             }
             Op::Flush => assert_eq!(hub.put_meters(&rows(&totals)).await.unwrap().refused, []),
             Op::FlushCrash(polls) => drop(crash(polls, hub.put_meters(&rows(&totals))).await),

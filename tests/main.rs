@@ -35,6 +35,7 @@ mod slices;
 mod support;
 mod tidy;
 mod tiny_model;
+mod trust;
 mod wallet;
 mod wire;
 mod wire_roundtrip;

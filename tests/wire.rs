@@ -160,8 +160,16 @@ fn every_control_frame_is_these_bytes() {
     );
     check(
         35,
-        &Quarantine { wallet: WALLET, session_id: Hex([1; 16]), void_from_request: 2, reason: "audit".into() },
-        &format!(r#"{{"wallet":"{WALLET_TEXT}","session_id":"{ones}","void_from_request":2,"reason":"audit"}}"#),
+        &Quarantine {
+            wallet: WALLET,
+            session_id: Hex([1; 16]),
+            void_from_request: 2,
+            device: None,
+            reason: "audit".into(),
+        },
+        &format!(
+            r#"{{"wallet":"{WALLET_TEXT}","session_id":"{ones}","void_from_request":2,"device":null,"reason":"audit"}}"#
+        ),
     );
     check(
         36,

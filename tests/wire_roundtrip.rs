@@ -216,7 +216,8 @@ proptest! {
             peer_ip_hash: Hex(id),
             round_trip_us: n,
         });
-        there_and_back(&Quarantine { wallet, session_id, void_from_request: n, reason: text });
+        let device = Some(DeviceName { worker_id: Hex(id), name: text.clone() });
+        there_and_back(&Quarantine { wallet, session_id, void_from_request: n, device, reason: text });
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod hub;
 mod layers;
 mod model;
 mod roles;
+mod trust;
 
 use std::path::PathBuf;
 
@@ -23,6 +24,7 @@ pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
 pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 pub use roles::{Device, GpuFlags, Role, RoleFlags};
+pub use trust::{AuditSelection, AuditSelectionError, TrustFlags};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]

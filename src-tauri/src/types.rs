@@ -124,6 +124,16 @@ pub type WorkerId = Hex<16>;
 /// A BLAKE3 digest.
 pub type Digest = Hex<32>;
 
+/// One prompt being continued, numbered since the backbone's start.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct GenerationId(pub u64);
+
+impl fmt::Display for GenerationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
 /// One routed expert of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ExpertId {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use kvasir::backbone::Backbone;
 use kvasir::backbone::api::ApiConfig;
 use kvasir::demo::network::{Network, NetworkOptions};
+use kvasir::dispatch::TrustConfig;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 
@@ -28,6 +29,7 @@ async fn a_local_request_is_served_by_no_worker_also_beside_others() {
         workers: vec![compute().into()],
         remote_layers: (0..model.hyper.layers as u16).collect(),
         one_way: Duration::ZERO,
+        trust: TrustConfig::default(),
         cuttable: false,
     };
     let network = Network::start(options).await.unwrap();

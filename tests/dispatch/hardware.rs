@@ -11,6 +11,8 @@ use kvasir::wire::work::{Dispatch, Partials};
 use kvasir::worker::{Hardware, Phase, Source};
 use tokio::sync::watch;
 
+use crate::support::faults::questions;
+
 use super::world::{Backbone, Hub, PATIENCE, Worker, exact_model, kernel, soon, step};
 
 /// A card with memory of its own, computed by the CPU kernel: it takes so many experts in all, breaks when it is told
@@ -177,8 +179,9 @@ async fn hardware_that_takes_less_than_it_offered_serves_what_it_took_and_others
 async fn hardware_lost_under_work_declines_it_and_serves_again_when_it_is_back() {
     let backbone = Backbone::start(exact_model(), vec![0, 1, 3]).await;
     let hub = Hub::start(&backbone).await;
-    // All experts placed, then four requests.
-    let card = Card::new(1000, Some(3 * 16 + 4));
+    let asked_first = questions(&backbone.model, &[0, 1, 3]);
+    // All experts placed, the device proven, then four requests.
+    let card = Card::new(1000, Some(3 * 16 + asked_first + 4));
     let worker = hub.worker("worker", Source::LocalModel(Arc::clone(&backbone.model)), card.clone());
     backbone.ready(1).await;
     for seed in 0..3 {
@@ -191,12 +194,12 @@ async fn hardware_lost_under_work_declines_it_and_serves_again_when_it_is_back()
     assert!(reason.contains("pulled out"), "{reason}");
     card.plug_in();
     backbone.ready(1).await;
-    assert_eq!(card.answered.load(SeqCst), 4);
+    assert_eq!(card.answered.load(SeqCst), 2 * asked_first + 4);
     let before = backbone.remote.counts();
     check_layers(&backbone, 20).await;
     let after = backbone.remote.counts();
     assert_eq!(after.assignments_local, before.assignments_local);
-    assert_eq!(card.answered.load(SeqCst), 7);
+    assert_eq!(card.answered.load(SeqCst), 2 * asked_first + 7);
     worker.stop().await;
 }
 
@@ -240,7 +243,7 @@ async fn a_worker_moves_to_hardware_that_appears_later() {
     soon(status.wait_for(|s| s.device == "card" && s.phase == Phase::Serving)).await.expect("a worker");
     backbone.remote.wait_ready(1, PATIENCE).await.expect("the worker");
     check_layers(&backbone, 2).await;
-    assert_eq!(card.answered.load(SeqCst), 3);
+    assert_eq!(card.answered.load(SeqCst), questions(&backbone.model, &[0, 1, 3]) + 3);
     assert_eq!(backbone.remote.counts().assignments_local, 0);
     worker.stop().await;
 }

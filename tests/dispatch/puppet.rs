@@ -9,11 +9,14 @@ use kvasir::kernel::ExpertCompute;
 use kvasir::net::Io;
 use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::types::{Hex, PublicKey};
-use kvasir::wire::control::{BackboneHello, Control, Decline, Lease, Offer, SessionOpen, SliceReady, Verdict};
+use kvasir::wire::control::{
+    BackboneHello, Control, Decline, Lease, Offer, Quarantine, SessionOpen, SliceReady, Verdict,
+};
 use kvasir::wire::work::Dispatch;
 use kvasir::wire::{Frame, Header, Kind};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -40,6 +43,10 @@ pub enum Conduct {
     RepeatsTheFirst,
     AnswersTwice,
     AnswersLate(Duration),
+    /// Honest in its work, wrong by one in the last value of a challenge of more than so many rows.
+    FailsChallenges(u32),
+    /// Honest in its work, leaves challenges unanswered.
+    MutesChallenges,
 }
 
 /// Stands for a hub and its worker at the end of a plain connection.
@@ -47,6 +54,11 @@ pub struct Puppet {
     pub verdicts: watch::Receiver<Vec<Verdict>>,
     /// Of every request the time that it allows.
     pub deadlines_ms: watch::Receiver<Vec<u32>>,
+    /// Rows of the challenges that came.
+    pub challenges: watch::Receiver<Vec<u32>>,
+    pub quarantines: watch::Receiver<Vec<Quarantine>>,
+    /// What it offers next.
+    pub offers: UnboundedSender<Offer>,
     task: JoinHandle<()>,
 }
 
@@ -58,6 +70,9 @@ struct Strings {
     conduct: Conduct,
     verdicts: watch::Sender<Vec<Verdict>>,
     deadlines_ms: watch::Sender<Vec<u32>>,
+    challenges: watch::Sender<Vec<u32>>,
+    quarantines: watch::Sender<Vec<Quarantine>>,
+    offers: UnboundedReceiver<Offer>,
     first: Option<Frame>,
 }
 
@@ -89,15 +104,29 @@ impl Puppet {
 
     /// With room for so many bytes of experts.
     pub async fn join_with(backbone: &Backbone, n: u8, conduct: Conduct, memory_bytes: u64) -> Self {
-        let (reader, mut writer) = Self::open(backbone, n).await;
-        let offer = Offer { device: "puppet".into(), memory_bytes, assignments_per_s: 1e4, wants: vec![] };
-        writer.send(&offer.frame().expect("a frame")).await.expect("sent");
+        let (reader, writer) = Self::open(backbone, n).await;
         let (verdicts, seen) = watch::channel(Vec::new());
         let (deadlines_ms, allowed) = watch::channel(Vec::new());
         let experts = ModelExperts::new(Arc::clone(&backbone.model));
-        let kernel = kernel();
-        let strings = Strings { reader, writer, experts, kernel, conduct, verdicts, deadlines_ms, first: None };
-        Self { verdicts: seen, deadlines_ms: allowed, task: tokio::spawn(strings.dance()) }
+        let (challenges, asked) = watch::channel(Vec::new());
+        let (quarantines, caught) = watch::channel(Vec::new());
+        let (orders, offers) = unbounded_channel();
+        orders.send(Offer { memory_bytes, ..offer("puppet") }).expect("its other end is here");
+        let strings = Strings {
+            reader,
+            writer,
+            experts,
+            kernel: kernel(),
+            conduct,
+            verdicts,
+            deadlines_ms,
+            challenges,
+            quarantines,
+            offers,
+            first: None,
+        };
+        let task = tokio::spawn(strings.dance());
+        Self { verdicts: seen, deadlines_ms: allowed, challenges: asked, quarantines: caught, offers: orders, task }
     }
 
     /// The first `n` verdicts, in the order of requests and parts.
@@ -114,9 +143,22 @@ impl Drop for Puppet {
     }
 }
 
+/// What a puppet offers on a device of this name.
+pub fn offer(device: &str) -> Offer {
+    Offer { device: device.into(), memory_bytes: 1 << 30, assignments_per_s: 1e4, wants: vec![] }
+}
+
 impl Strings {
     async fn dance(mut self) {
-        while let Ok(Some(frame)) = self.reader.recv().await {
+        loop {
+            let frame = tokio::select! {
+                Some(offer) = self.offers.recv() => {
+                    self.send(&offer.frame().expect("a frame")).await;
+                    continue;
+                }
+                frame = self.reader.recv() => frame,
+            };
+            let Ok(Some(frame)) = frame else { return };
             match frame.header.kind {
                 Kind::Lease => {
                     let ready = SliceReady {
@@ -130,11 +172,30 @@ impl Strings {
                     let verdict = Verdict::read(&frame).expect("a verdict");
                     self.verdicts.send_modify(|seen| seen.push(verdict));
                 }
+                Kind::Quarantine => {
+                    let caught = Quarantine::read(&frame).expect("a quarantine");
+                    self.quarantines.send_modify(|seen| seen.push(caught));
+                }
+                Kind::Challenge => self.take_challenge(&frame).await,
                 Kind::Dispatch if self.conduct == Conduct::Vanishes => return,
                 Kind::Dispatch => self.respond(&frame).await,
                 other => panic!("a worker never gets {other:?}"),
             }
         }
+    }
+
+    async fn take_challenge(&mut self, frame: &Frame) {
+        let rows = frame.header.rows;
+        self.challenges.send_modify(|seen| seen.push(rows));
+        let answer = self.compute(frame);
+        let header = Header { kind: Kind::ChallengeReply, ..answer.header };
+        let mut body = answer.body.to_vec();
+        match self.conduct {
+            Conduct::MutesChallenges => return,
+            Conduct::FailsChallenges(honest) if rows > honest => *body.last_mut().expect("a value") ^= 1,
+            _ => {}
+        }
+        self.send(&Frame::new(header, body).expect("a frame")).await;
     }
 
     async fn respond(&mut self, frame: &Frame) {
@@ -164,7 +225,7 @@ impl Strings {
                 self.send(&first).await;
             }
             Conduct::Silent | Conduct::Vanishes => {}
-            Conduct::Honest => self.send(&answer).await,
+            Conduct::Honest | Conduct::FailsChallenges(_) | Conduct::MutesChallenges => self.send(&answer).await,
             Conduct::Declines => {
                 let decline = Decline { reason: "paused".into() };
                 self.send(&decline.reply(frame.header.request).expect("a frame")).await;

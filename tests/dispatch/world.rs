@@ -2,22 +2,22 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvasir::dispatch::{
-    DeadlineRule, Dispatch as _, LocalDispatch, Mode, MoeStep, RemoteConfig, RemoteDispatch, Route, RowSum,
+    DeadlineRule, Dispatch as _, LocalDispatch, Mode, MoeStep, RemoteConfig, RemoteDispatch, Route, RowSum, TrustConfig,
 };
 use kvasir::hub::{self, HubConfig, HubTiming, ReceiptTiming};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use kvasir::ledger::Ledger;
 use kvasir::model::{self, Model};
 use kvasir::shutdown::{self, ShutdownTrigger};
+use kvasir::types::GenerationId;
 use kvasir::wallet::Wallet;
 use kvasir::wire::handshake::HubIdentity;
 use kvasir::wire::signature::KeyPair;
-use kvasir::wire::work::Dispatch;
-use kvasir::worker::{self, Budget, Hardware, Source, WorkerConfig, WorkerError, WorkerStatus};
+use kvasir::worker::{self, Budget, Hardware, Source, WorkerConfig, WorkerStatus};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -65,7 +65,8 @@ pub fn step(model: &Model, layer: u16, rows: usize, seed: u64) -> MoeStep {
         let chosen = (0..hyper.experts_per_token).map(|k| (first + 3 * k) % hyper.experts);
         routes.extend(chosen.map(|expert| Route { expert: expert as u16, weight: 0.05 + random() }));
     }
-    MoeStep { layer, rows, hidden, rms: vec![1.0; rows], routes }
+    let (rms, generations) = (vec![1.0; rows], vec![GenerationId(seed); rows]);
+    MoeStep { layer, rows, hidden, rms, routes, generations, trusted_only: false }
 }
 
 /// What the step's sums are when nobody else is asked.
@@ -92,6 +93,11 @@ impl Backbone {
     pub async fn start_with(model: Arc<Model>, layers: Vec<u16>, floor: Duration) -> Self {
         let deadlines = DeadlineRule { floor, ceiling: floor, ..DeadlineRule::default() };
         Self::start_as(model, RemoteConfig { deadlines, ..RemoteConfig::new(layers) }).await
+    }
+
+    pub async fn start_trusting(model: Arc<Model>, layers: Vec<u16>, floor: Duration, trust: TrustConfig) -> Self {
+        let deadlines = DeadlineRule { floor, ceiling: floor, ..DeadlineRule::default() };
+        Self::start_as(model, RemoteConfig { deadlines, trust, ..RemoteConfig::new(layers) }).await
     }
 
     pub async fn start_as(model: Arc<Model>, config: RemoteConfig) -> Self {
@@ -128,9 +134,12 @@ impl Backbone {
     }
 }
 
+pub use super::worker::Worker;
+
 /// A real hub in front of a backbone.
 pub struct Hub {
     pub addr: SocketAddr,
+    pub ledger: Ledger,
     operator: KeyPair,
     dir: tempfile::TempDir,
     _stop: ShutdownTrigger,
@@ -157,8 +166,8 @@ impl Hub {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let addr = listener.local_addr().expect("an address");
         let (stop, shutdown) = shutdown::channel();
-        tokio::spawn(hub::serve(listener, config, identity, ledger, shutdown));
-        Self { addr, operator, dir, _stop: stop }
+        tokio::spawn(hub::serve(listener, config, identity, ledger.clone(), shutdown));
+        Self { addr, ledger, operator, dir, _stop: stop }
     }
 
     /// Starts a worker that computes with `compute`.
@@ -187,65 +196,10 @@ impl Hub {
         config.budget = budget;
         set(&mut config);
         let wallet = Arc::new(Wallet::generate().expect("a wallet"));
+        let address = wallet.address();
         let (status, seen) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();
         let running = tokio::spawn(worker::run(config, wallet, hardware, status, shutdown));
-        Worker { status: seen, home, room, stop, running }
-    }
-}
-
-pub struct Worker {
-    pub status: watch::Receiver<WorkerStatus>,
-    pub home: std::path::PathBuf,
-    /// Bytes that its user allows.
-    pub room: watch::Sender<Option<u64>>,
-    stop: ShutdownTrigger,
-    running: JoinHandle<Result<(), WorkerError>>,
-}
-
-impl Worker {
-    /// Pulls the plug.
-    pub fn kill(&self) {
-        self.running.abort();
-    }
-
-    /// Asks it to stop and waits until it has.
-    pub async fn stop(self) -> WorkerStatus {
-        self.stop.fire();
-        soon(self.running).await.expect("no panic").expect("a worker that could start");
-        self.status.borrow().clone()
-    }
-}
-
-/// A kernel that tells when it is asked and answers only when it may.
-pub struct Gate {
-    kernel: Arc<dyn ExpertCompute>,
-    asked: tokio::sync::mpsc::UnboundedSender<()>,
-    open: Mutex<std::sync::mpsc::Receiver<()>>,
-}
-
-impl Gate {
-    /// The kernel, the sign that it was asked, and what opens it: one message per answer, or its end for all.
-    pub fn closed() -> (Arc<Self>, tokio::sync::mpsc::UnboundedReceiver<()>, std::sync::mpsc::Sender<()>) {
-        let (asked, was_asked) = tokio::sync::mpsc::unbounded_channel();
-        let (opener, open) = std::sync::mpsc::channel();
-        (Arc::new(Self { kernel: kernel(), asked, open: Mutex::new(open) }), was_asked, opener)
-    }
-}
-
-impl ExpertCompute for Gate {
-    fn compute(
-        &self,
-        experts: &dyn kvasir::kernel::ExpertSource,
-        layer: u16,
-        parts: &[Dispatch],
-    ) -> Result<Vec<kvasir::wire::work::Partials>, kvasir::kernel::KernelError> {
-        let _ = self.asked.send(());
-        let _ = self.open.lock().expect("no panic").recv();
-        self.kernel.compute(experts, layer, parts)
-    }
-
-    fn device(&self) -> String {
-        "gate".into()
+        Worker { address, status: seen, home, room, stop, running }
     }
 }

@@ -2,6 +2,11 @@
 
 use super::rows::Rows;
 use crate::model::{DeltaNetShape, HyperParameters};
+use crate::types::GenerationId;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Sequences begun since the start.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 /// The state of one sequence, all layers.
 ///
@@ -9,6 +14,8 @@ use crate::model::{DeltaNetShape, HyperParameters};
 /// be used again.
 #[derive(Clone, Debug)]
 pub struct Sequence {
+    /// Which generation it is of.
+    pub generation: GenerationId,
     /// Tokens seen.
     pub position: usize,
     /// One per trunk layer.
@@ -68,7 +75,8 @@ impl Sequence {
             Some(shape) => LayerState::DeltaNet(DeltaState::new(&shape)),
             None => LayerState::Attention(KvCache { keys: heads(), values: heads() }),
         };
-        Self { position: 0, layers: hyper.recurrent.iter().map(state).collect() }
+        let generation = GenerationId(BEGUN.fetch_add(1, Relaxed) + 1);
+        Self { generation, position: 0, layers: hyper.recurrent.iter().map(state).collect() }
     }
 }
 

@@ -11,6 +11,7 @@ use super::sequence::{LayerState, Sequence, Span};
 use super::{Backbone, Mixer, PREFILL_TOKENS};
 use crate::dispatch::{DispatchError, MoeStep, Pending, Route, StepSums};
 use crate::kernel::quant::dequantise;
+use crate::types::GenerationId;
 use std::time::{Duration, Instant};
 use tokio::task::yield_now;
 
@@ -31,6 +32,8 @@ pub enum Reach {
     /// To whoever holds an expert.
     #[default]
     Any,
+    /// To workers of wallets that the operator trusts.
+    Trusted,
     /// Not out of this machine.
     Local,
 }
@@ -237,13 +240,24 @@ impl Backbone {
             of.flat_map(|(_, span)| span.first..span.first + span.rows).collect()
         };
         let (rows, per_row) = (input.len(), routes.len() / input.len());
-        let parts = [Reach::Any, Reach::Local].into_iter().filter_map(|reach| {
-            let which = rows_of(reach);
+        let owners = shares.iter().zip(spans);
+        let owners: Vec<GenerationId> =
+            owners.flat_map(|(share, span)| std::iter::repeat_n(share.sequence.generation, span.rows)).collect();
+        let parts = [Reach::Any, Reach::Trusted, Reach::Local].into_iter().filter_map(|reach| {
+            let (which, trusted_only) = (rows_of(reach), reach == Reach::Trusted);
             let step = match which.len() {
                 0 => return None,
                 n if n == rows => {
                     let (hidden, rms) = (input.values().to_vec(), rms.to_vec());
-                    MoeStep { layer, rows, hidden, rms, routes: routes.clone() }
+                    MoeStep {
+                        layer,
+                        rows,
+                        hidden,
+                        rms,
+                        routes: routes.clone(),
+                        generations: owners.clone(),
+                        trusted_only,
+                    }
                 }
                 n => MoeStep {
                     layer,
@@ -251,10 +265,12 @@ impl Backbone {
                     hidden: which.iter().flat_map(|r| input.row(*r)).copied().collect(),
                     rms: which.iter().map(|r| rms[*r]).collect(),
                     routes: which.iter().flat_map(|r| &routes[r * per_row..(r + 1) * per_row]).copied().collect(),
+                    generations: which.iter().map(|r| owners[*r]).collect(),
+                    trusted_only,
                 },
             };
             let pending = match reach {
-                Reach::Any => self.dispatch.begin(step),
+                Reach::Any | Reach::Trusted => self.dispatch.begin(step),
                 Reach::Local => self.dispatch.begin_here(step),
             };
             Some((which, pending))

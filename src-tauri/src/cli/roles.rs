@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{AdmissionMode, ApiFlags, ExpertFlags, exact_type};
+use super::{AdmissionMode, ApiFlags, ExpertFlags, TrustFlags, exact_type};
 use crate::model::BlockType;
 use crate::types::PublicKey;
 
@@ -50,6 +50,9 @@ pub struct RoleFlags {
     /// Flags about experts.
     #[command(flatten)]
     pub holding: ExpertFlags,
+    /// Flags about workers' honesty.
+    #[command(flatten)]
+    pub trust: TrustFlags,
     /// hub: address where the backbone listens for hubs.
     #[arg(long)]
     pub backbone: Option<SocketAddr>,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use super::{BACKBONE_API, BACKBONE_LISTEN, ConfigError, File, Peers, bytes, experts, peers, state};
+use super::{BACKBONE_API, BACKBONE_LISTEN, ConfigError, File, Peers, Trust, bytes, experts, peers, state};
 use crate::cli::{ExpertsLocal, LayerSelection, RoleFlags};
 use crate::model::BlockType;
 
@@ -42,6 +42,8 @@ pub struct Backbone {
     pub expert_cache_bytes: Option<u64>,
     /// Whether those that no worker brings are computed here.
     pub experts_local: bool,
+    /// Whom it trusts, and how far.
+    pub trust: Trust,
     /// Whether a public address is meant.
     pub allow_public: bool,
     /// Keys.
@@ -54,7 +56,7 @@ impl Backbone {
     /// # Errors
     /// What is missing or makes no sense.
     pub fn new(flags: &RoleFlags, file: File) -> Result<Self, ConfigError> {
-        let file = file.backbone;
+        let (file, audit) = (file.backbone, file.audit);
         Ok(Self {
             model: flags.model.clone().or(file.model),
             experts: experts(flags, file.experts)?,
@@ -70,6 +72,7 @@ impl Backbone {
             remote_layers: flags.holding.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
             expert_cache_bytes: bytes("--expert-cache", flags.holding.expert_cache.as_ref(), file.expert_cache)?,
             experts_local: flags.holding.experts_local.or(file.experts_local) != Some(ExpertsLocal::None),
+            trust: Trust::new(&flags.trust, audit, file.trusted_layers, file.trusted_wallets),
             allow_public: flags.allow_public || file.allow_public.unwrap_or(false),
             peers: peers(flags, file.peer_key, file.peers)?,
         })

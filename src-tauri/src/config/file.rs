@@ -1,4 +1,4 @@
-//! `kvasir.toml`: one table per role, unknown keys refused.
+//! `kvasir.toml`: one table per role and one for audits, unknown keys refused.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::ConfigError;
+use super::{Audit, ConfigError};
 use crate::cli::{AdmissionMode, Device, ExpertsLocal, LayerSelection};
 use crate::types::PublicKey;
 
@@ -18,6 +18,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[serde(deny_unknown_fields, default)]
 pub struct File {
     pub(super) backbone: BackboneTable,
+    pub(super) audit: Audit,
     pub(super) hub: HubTable,
     pub(super) gateway: GatewayTable,
     pub(super) worker: WorkerTable,
@@ -37,6 +38,8 @@ pub(super) struct BackboneTable {
     pub new_tokens_max: Option<NonZeroUsize>,
     pub state: Option<PathBuf>,
     pub remote_layers: Option<LayerSelection>,
+    pub trusted_layers: Option<LayerSelection>,
+    pub trusted_wallets: Option<Vec<PublicKey>>,
     pub expert_cache: Option<String>,
     pub experts_local: Option<ExpertsLocal>,
     pub allow_public: Option<bool>,

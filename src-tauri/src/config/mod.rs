@@ -9,6 +9,7 @@ mod file;
 mod gateway;
 mod hub;
 mod size;
+mod trust;
 mod worker;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,6 +25,7 @@ pub use file::File;
 pub use gateway::{Gateway, Tls};
 pub use hub::Hub;
 pub use size::parse_bytes;
+pub use trust::{Audit, Trust};
 pub use worker::Worker;
 
 /// Where each role keeps its keys and ledgers unless told otherwise: below this directory, by role.

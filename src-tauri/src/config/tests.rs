@@ -130,3 +130,20 @@ fn sizes_read_as_people_write_them() {
         assert_eq!(size(wrong), None, "{wrong:?}");
     }
 }
+
+#[test]
+fn audits_and_trusted_layers_are_told_by_flag_or_file() {
+    let text = format!(
+        "[backbone]\ntrusted_layers = \"0-3\"\ntrusted_wallets = [\"{OPERATOR}\"]\n[audit]\nrate = 0.02\nyoung_rate = 0.1\n"
+    );
+    let trust = |args: &[&str]| Backbone::new(&flags(args), file(&text).unwrap()).unwrap().trust;
+    let said = trust(&[]);
+    assert_eq!(said.trusted_layers.map(|layers| layers.resolve(8)), Some(Ok(vec![0, 1, 2, 3])));
+    assert_eq!(said.trusted_wallets, [OPERATOR.parse().unwrap()]);
+    assert_eq!((said.audit.rate, said.audit.young_rate, said.audit.before_use), (Some(0.02), Some(0.1), None));
+    assert_eq!(trust(&["--audit", "before_use"]).audit.before_use, Some(true));
+    let share = trust(&["--audit", "0.5", "--trusted-layers", "1"]);
+    assert_eq!((share.audit.rate, share.audit.young_rate), (Some(0.5), Some(0.5)));
+    assert_eq!(share.trusted_layers.map(|layers| layers.resolve(8)), Some(Ok(vec![1])));
+    assert!("sometimes".parse::<crate::cli::AuditSelection>().is_err());
+}

@@ -20,7 +20,7 @@ pub use place::Death;
 pub use report::{ChaosPart, LocalRun, RemoteRun, Report, WorkerPart};
 
 use crate::backbone::{self, Backbone};
-use crate::dispatch::{LocalDispatch, Mode, NotReady};
+use crate::dispatch::{LocalDispatch, Mode, NotReady, TrustConfig};
 use crate::hub::HubError;
 use crate::kernel::ExpertCompute;
 use crate::ledger::{LedgerError, Rate};
@@ -115,6 +115,7 @@ pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Resul
         remote_layers: options.remote_layers.clone(),
         one_way: options.one_way,
         cuttable: options.chaos.is_some(),
+        trust: TrustConfig::default(),
     })
     .await?;
     network.dispatch.wait_ready(worker_count, READY).await?;

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::DemoError;
 use super::place::{Death, Place, Ways};
 use crate::clock::{Clock, SystemClock};
-use crate::dispatch::{DeadlineRule, RemoteConfig, RemoteDispatch};
+use crate::dispatch::{DeadlineRule, RemoteConfig, RemoteDispatch, TrustConfig};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
 use crate::hub::{self, HubConfig, HubTiming};
 use crate::kernel::ExpertCompute;
@@ -47,6 +47,8 @@ pub struct NetworkOptions {
     pub remote_layers: Vec<u16>,
     /// Delay between the workers and the gateway, each way.
     pub one_way: Duration,
+    /// What the backbone demands of the workers.
+    pub trust: TrustConfig,
     /// Whether [`Network::kill`] is going to be used: each worker's link then passes a forwarder that can be cut.
     pub cuttable: bool,
 }
@@ -113,6 +115,7 @@ impl Network {
         let config = RemoteConfig {
             peers: PeerSecurity::pinned(&backbone_key, &[hub_key.public()])?,
             deadlines: waits.deadlines,
+            trust: options.trust,
             ..RemoteConfig::new(options.remote_layers)
         };
         let dispatch = RemoteDispatch::new(options.model, options.compute, config)?;

@@ -16,7 +16,7 @@ use super::footprint::Footprint;
 use super::network::{Network, NetworkOptions};
 use super::{DemoError, DemoOptions, READY};
 use crate::backbone::Backbone;
-use crate::dispatch::{LocalDispatch, Mode};
+use crate::dispatch::{LocalDispatch, Mode, TrustConfig};
 
 /// Between two kills.
 const KILL_EVERY: Duration = Duration::from_secs(2);
@@ -125,6 +125,7 @@ pub async fn run(
         remote_layers: options.remote_layers,
         one_way: options.one_way,
         cuttable: true,
+        trust: TrustConfig::default(),
     })
     .await?;
     network.dispatch.wait_ready(workers, READY).await?;

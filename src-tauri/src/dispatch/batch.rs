@@ -43,6 +43,8 @@ pub(super) struct Asking<'a> {
     pub next_id: &'a dyn Fn() -> u64,
     /// The time that this machine would need; a worker that is not sooner is not asked. `None`: whoever can is asked.
     pub sooner_than: Option<Duration>,
+    /// Whether only workers of trusted wallets are asked.
+    pub trusted_only: bool,
     /// Whether benched workers are asked too, because this machine cannot help.
     pub must: bool,
 }
@@ -182,7 +184,8 @@ fn candidates(
     let (mut seen, mut candidates, now) = (BTreeSet::new(), BTreeMap::new(), Instant::now());
     for index in holders.filter(|index| seen.insert(*index)) {
         let session = &asking.routes.holders[index].session;
-        if tried.contains(&session.opened.session_id) {
+        let is_barred = asking.trusted_only && !session.bounds.is_trusted;
+        if is_barred || tried.contains(&session.opened.session_id) {
             continue;
         }
         if asking.must || session.may_be_asked(now) {

@@ -34,6 +34,28 @@ pub struct Counters {
     pub work_bytes: AtomicU64,
     /// Bytes of work frames both ways, headers included.
     pub raw_bytes: AtomicU64,
+    /// Answers recomputed before they were used.
+    pub audits_before_use: AtomicU64,
+    /// Answers recomputed after they were used.
+    pub audits_after_use: AtomicU64,
+    /// Earlier answers of caught workers that were recomputed.
+    pub audits_again: AtomicU64,
+    /// Audits that found no room in their queue.
+    pub audits_dropped: AtomicU64,
+    /// Answers that were not what the backbone computes.
+    pub audit_mismatches: AtomicU64,
+    /// Challenges that a device passed.
+    pub challenges_passed: AtomicU64,
+    /// Answers to challenges that were wrong.
+    pub challenges_failed: AtomicU64,
+    /// Challenges that were not answered in time.
+    pub challenges_late: AtomicU64,
+    /// Wallets caught.
+    pub quarantined_wallets: AtomicU64,
+    /// Devices that failed a challenge.
+    pub quarantined_devices: AtomicU64,
+    /// Generations that may have used false partials.
+    pub generations_affected: AtomicU64,
     /// Time of a layer-step that had a remote part, from sending to the last partial.
     pub layer_step: Histogram,
 }
@@ -55,6 +77,17 @@ pub struct Counts {
     pub requests: u64,
     pub work_bytes: u64,
     pub raw_bytes: u64,
+    pub audits_before_use: u64,
+    pub audits_after_use: u64,
+    pub audits_again: u64,
+    pub audits_dropped: u64,
+    pub audit_mismatches: u64,
+    pub challenges_passed: u64,
+    pub challenges_failed: u64,
+    pub challenges_late: u64,
+    pub quarantined_wallets: u64,
+    pub quarantined_devices: u64,
+    pub generations_affected: u64,
     pub layer_steps: u64,
     pub layer_step_p50_us: u64,
     pub layer_step_p99_us: u64,
@@ -89,6 +122,17 @@ impl Counters {
             requests: of(&self.requests),
             work_bytes: of(&self.work_bytes),
             raw_bytes: of(&self.raw_bytes),
+            audits_before_use: of(&self.audits_before_use),
+            audits_after_use: of(&self.audits_after_use),
+            audits_again: of(&self.audits_again),
+            audits_dropped: of(&self.audits_dropped),
+            audit_mismatches: of(&self.audit_mismatches),
+            challenges_passed: of(&self.challenges_passed),
+            challenges_failed: of(&self.challenges_failed),
+            challenges_late: of(&self.challenges_late),
+            quarantined_wallets: of(&self.quarantined_wallets),
+            quarantined_devices: of(&self.quarantined_devices),
+            generations_affected: of(&self.generations_affected),
             layer_steps: self.layer_step.samples(),
             layer_step_p50_us: self.layer_step.quantile_us(0.5),
             layer_step_p99_us: self.layer_step.quantile_us(0.99),

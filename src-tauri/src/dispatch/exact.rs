@@ -17,12 +17,12 @@ use super::experts::ModelExperts;
 use super::{DispatchError, MoeStep, Route, RowSum};
 use crate::kernel::float::weighted_rows;
 use crate::kernel::numerics;
-use crate::types::GateWeight;
+use crate::types::{GateWeight, GenerationId};
 use crate::wire::work::{
     Activations, Assignment, Dispatch, PartialValues, Partials, RowHead, RowStatus, float_rows_per_part, rows_per_part,
 };
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How often a row may ask for a coarser grid.
 const RETRIES_MAX: u8 = 3;
@@ -57,6 +57,8 @@ pub struct OpenStep {
     hidden: Vec<f32>,
     form: Form,
     rows: Vec<Row>,
+    generations: Vec<GenerationId>,
+    trusted_only: bool,
 }
 
 #[derive(Debug)]
@@ -121,7 +123,8 @@ impl OpenStep {
             }
             rows.push(row);
         }
-        Ok(Self { layer: step.layer, width, hidden: step.hidden, form, rows })
+        let (layer, hidden, generations, trusted_only) = (step.layer, step.hidden, step.generations, step.trusted_only);
+        Ok(Self { layer, width, hidden, form, rows, generations, trusted_only })
     }
 
     /// The layer.
@@ -134,6 +137,18 @@ impl OpenStep {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows.len()
+    }
+
+    /// Whether only workers of trusted wallets may be asked.
+    #[must_use]
+    pub fn is_for_trusted(&self) -> bool {
+        self.trusted_only
+    }
+
+    /// The generations of some rows, each once.
+    #[must_use]
+    pub fn generations(&self, rows: &[usize]) -> BTreeSet<GenerationId> {
+        rows.iter().filter_map(|row| self.generations.get(*row)).copied().collect()
     }
 
     /// Whether a row still waits for a round.

@@ -83,6 +83,13 @@ impl ModelExperts {
         layers(&self.model).nth(layer.into()).map_or(Form::Float, |layer| Form::of(&layer.experts))
     }
 
+    /// Types of gate, up and down of a layer's experts; one file gives all experts of a layer the same.
+    #[must_use]
+    pub fn types(&self, layer: u16) -> Option<[BlockType; 3]> {
+        let first = layers(&self.model).nth(layer.into())?.experts.first()?;
+        Some([first.gate.ty, first.up.ty, first.down.ty])
+    }
+
     /// The first quantised type that has neither an exact form nor a float one, to be named to the operator.
     #[must_use]
     pub fn inexact_type(&self) -> Option<BlockType> {

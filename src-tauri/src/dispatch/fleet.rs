@@ -9,6 +9,7 @@
 mod leasing;
 mod member;
 mod routes;
+mod trust;
 mod view;
 
 use std::collections::BTreeMap;
@@ -294,7 +295,7 @@ impl Fleet {
     /// Builds the routes anew.
     fn reroute(&self, members: &mut Members) {
         members.reroute_due = false;
-        members.by_key.values_mut().for_each(|m| m.routed = !m.paused && m.serves().next().is_some());
+        members.by_key.values_mut().for_each(|m| m.routed = m.is_asked() && m.serves().next().is_some());
         let routes = Routes::to(&self.numbering, members.by_key.values());
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
         self.changed.send_replace(());

@@ -16,6 +16,7 @@ use tokio::task::{JoinError, JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+use super::challenge::CHALLENGE;
 use super::counters::Counters;
 use super::door::{Caller, Door};
 use super::fleet::FetchRefused;
@@ -88,7 +89,13 @@ impl RemoteDispatch {
         let places = Arc::new(Semaphore::new(sessions_max));
         let handles = Arc::new(Semaphore::new(sessions_max + OPENING_MAX));
         let mut connections = JoinSet::new();
-        let placing = self.shared.fleet.keep_placing(&shutdown);
+        let placing = async {
+            let trust = &self.shared.trust;
+            let (placing, saving) = (self.shared.fleet.keep_placing(&shutdown), trust.keep_saving(&shutdown));
+            let (challenging, auditing) =
+                (self.shared.keep_challenging(&shutdown), self.shared.keep_auditing(&shutdown));
+            tokio::join!(placing, saving, challenging, auditing);
+        };
         tokio::pin!(placing);
         loop {
             tokio::select! {
@@ -113,6 +120,7 @@ impl RemoteDispatch {
             }
         }
         while connections.join_next().await.is_some() {}
+        self.shared.trust.save().await;
     }
 }
 
@@ -172,7 +180,8 @@ async fn session(
     shutdown: &Shutdown,
 ) -> Result<(), ConnectionError> {
     info!(session = %opened.session_id, wallet = %opened.wallet, "worker joined");
-    let (session, frames, ended) = Session::new(opened);
+    let (mut session, frames, ended) = Session::new(opened);
+    session.bounds = shared.config.trust.bounds(&session.opened.wallet);
     let session = Arc::new(session);
     let (gets, gets_rx) = mpsc::channel(GETS_QUEUED);
     let (chunks_tx, chunks) = mpsc::channel(1);
@@ -180,6 +189,7 @@ async fn session(
     let mut writing = AbortOnDrop(tokio::spawn(write(writer, frames, chunks)));
 
     shared.fleet.join(Arc::clone(&session));
+    shared.tell_late(&session);
     let read = async {
         loop {
             let frame = reader.recv().await?.ok_or(ConnectionError::Abandoned)?;
@@ -218,13 +228,21 @@ impl<T> Drop for AbortOnDrop<T> {
 impl Shared {
     /// Acts on a frame of a session; whether it was the last.
     fn take(
-        &self,
-        session: &Session,
+        self: &Arc<Self>,
+        session: &Arc<Session>,
         frame: Frame,
         gets: &mpsc::Sender<(u64, ExpertGet)>,
     ) -> Result<bool, ConnectionError> {
         let delivery = match frame.header.kind {
             Kind::Partials => session.inflight.deliver(frame),
+            Kind::ChallengeReply => {
+                self.challenge_reply(session, frame);
+                return Ok(false);
+            }
+            Kind::Decline if frame.header.request & CHALLENGE != 0 => {
+                self.challenge_declined(session, &Decline::read(&frame)?.reason);
+                return Ok(false);
+            }
             Kind::Decline => session.inflight.decline(frame.header.request, Decline::read(&frame)?.reason),
             kind => return self.take_control(session, kind, &frame, gets),
         };
@@ -237,15 +255,15 @@ impl Shared {
     }
 
     fn take_control(
-        &self,
-        session: &Session,
+        self: &Arc<Self>,
+        session: &Arc<Session>,
         kind: Kind,
         frame: &Frame,
         gets: &mpsc::Sender<(u64, ExpertGet)>,
     ) -> Result<bool, ConnectionError> {
         match kind {
-            Kind::Offer => self.fleet.offer(session, Offer::read(frame)?)?,
-            Kind::SliceReady => self.fleet.ready(session, &SliceReady::read(frame)?)?,
+            Kind::Offer => self.offered(session, Offer::read(frame)?)?,
+            Kind::SliceReady => self.slice_ready(session, &SliceReady::read(frame)?)?,
             Kind::Release => self.fleet.release(session, &Release::read(frame)?)?,
             Kind::Pause => self.fleet.pause(session, true),
             Kind::Resume => self.fleet.pause(session, false),

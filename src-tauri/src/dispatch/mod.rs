@@ -4,7 +4,9 @@
 //! After: `backbone::combine` turns the sums into hidden state. The sum of a row does not depend on who
 //! computed what, because partials are integers on the row's grid.
 
+mod audit;
 mod batch;
+mod challenge;
 mod choice;
 pub mod counters;
 mod door;
@@ -19,11 +21,14 @@ mod listener;
 pub mod local;
 pub mod placement;
 mod portions;
+mod quarantine;
 pub mod remote;
 mod request;
 mod session;
 mod stock;
+mod trust;
 
+pub use audit::{AuditPolicy, Draws, Look, RATE_MIN, Seniority};
 pub use counters::Counts;
 pub use estimate::{DeadlineRule, Measured};
 pub use experts::ModelExperts;
@@ -31,8 +36,10 @@ pub use fleet::{NotReady, WorkerView};
 pub use local::{LocalDispatch, Mode};
 pub use placement::Rules as PlacementRules;
 pub use remote::{RemoteConfig, RemoteDispatch};
+pub use trust::{Bounds, TrustConfig};
 
 use crate::kernel::KernelError;
+use crate::types::GenerationId;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -58,6 +65,10 @@ pub struct MoeStep {
     pub rms: Vec<f32>,
     /// `rows × experts_per_token`.
     pub routes: Vec<Route>,
+    /// Per row: whose it is, so that a generation that used a false partial can be named.
+    pub generations: Vec<GenerationId>,
+    /// Whether only workers of trusted wallets may see these rows.
+    pub trusted_only: bool,
 }
 
 /// What a step's experts came to.

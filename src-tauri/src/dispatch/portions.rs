@@ -57,6 +57,7 @@ mod tests {
     use super::*;
     use crate::dispatch::exact::{Form, OpenStep};
     use crate::dispatch::{ModelExperts, MoeStep, Route};
+    use crate::types::GenerationId;
     use std::sync::Arc;
 
     #[test]
@@ -71,6 +72,8 @@ mod tests {
                 hidden: (0..rows * width).map(|i| (i / width) as f32 + 1.0).collect(),
                 rms: vec![1.0; rows],
                 routes: (0..3 * rows).map(|i| Route { expert: (i * 5 % 16) as u16, weight: 0.5 }).collect(),
+                generations: vec![GenerationId(1); rows],
+                trusted_only: false,
             };
             let whole = OpenStep::prepare(step, form, &experts).unwrap().parts(|_| true);
             let pairs = |parts: &[Part]| -> BTreeSet<(usize, u16)> {

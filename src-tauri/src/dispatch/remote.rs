@@ -19,6 +19,7 @@ use super::here::{Computing, Here, joined};
 use super::placement::{LayerSize, Rules};
 use super::request::{Asked, Failure, Request};
 use super::stock::Stock;
+use super::trust::{Trust, TrustConfig};
 use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, RowSum, StepSums};
 use crate::kernel::ExpertCompute;
 use crate::model::{Manifest, ManifestError, Model};
@@ -44,6 +45,8 @@ pub struct RemoteConfig {
     pub manifest: Option<Manifest>,
     /// How experts are given to workers.
     pub placement: Rules,
+    /// What is demanded of workers.
+    pub trust: TrustConfig,
 }
 
 impl RemoteConfig {
@@ -64,6 +67,7 @@ impl RemoteConfig {
             expert_cache_bytes: Self::EXPERT_CACHE_BYTES,
             manifest: None,
             placement: Rules::default(),
+            trust: TrustConfig::default(),
         }
     }
 }
@@ -80,6 +84,7 @@ pub(super) struct Shared {
     pub stock: Arc<Stock>,
     pub fleet: Fleet,
     pub counters: Counters,
+    pub trust: Trust,
     pub here: Arc<Here>,
     hidden_size: usize,
     requests: AtomicU64,
@@ -124,7 +129,8 @@ impl RemoteDispatch {
         let fleet = Fleet::new(goods, config.placement);
         let (counters, requests) = (Counters::default(), AtomicU64::new(1));
         let here = Here::new(Arc::clone(&experts), compute);
-        let shared = Shared { config, experts, stock, fleet, counters, here, hidden_size, requests };
+        let trust = Trust::new(config.trust.clone());
+        let shared = Shared { config, experts, stock, fleet, counters, trust, here, hidden_size, requests };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -204,7 +210,8 @@ impl Shared {
         let (routes, rule) = (self.fleet.routes(), &self.config.deadlines);
         let next_id = || self.requests.fetch_add(1, Relaxed);
         let must = !self.may_compute_here(open.layer());
-        round.ask(open, wanted, &Asking { routes: &routes, rule, next_id: &next_id, sooner_than, must });
+        let trusted_only = open.is_for_trusted();
+        round.ask(open, wanted, &Asking { routes: &routes, rule, next_id: &next_id, sooner_than, trusted_only, must });
         Counters::add(&self.counters.requests, round.requests.len() - before);
     }
 
@@ -298,6 +305,7 @@ impl Shared {
         if !round.requests.is_empty() {
             self.counters.layer_step.record(round.started().elapsed());
         }
+        let corrected = self.audit_before_use(open.layer(), &mut round).await?;
         self.doubt(open, &mut round).await?;
         computing.extend(self.compute_here(open, &mut round)?);
 
@@ -321,6 +329,11 @@ impl Shared {
                 Counters::add(&self.counters.assignments_local, assignments_of(&parts));
             }
         }
+        for (part, partials) in &corrected {
+            open.add(part, partials)?;
+            note_failures(&mut failed_rows, part, partials);
+            Counters::add(&self.counters.assignments_local, part.dispatch.assignments.len());
+        }
         Counters::add(&self.counters.refused, round.refused);
 
         for request in &mut round.requests {
@@ -333,6 +346,7 @@ impl Shared {
                 }
             }
         }
+        self.audit_used(open, &mut round.requests);
         Ok(())
     }
 

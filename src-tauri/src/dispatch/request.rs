@@ -16,6 +16,7 @@ use super::exact::{OpenStep, Part, PartialsError, Shape};
 use super::fleet::Holder;
 use super::inflight::Answer;
 use super::session::Session;
+use super::trust::Dossier;
 use crate::wire::frame::{FLAG_FLOAT, Frame, FrameError, HEADER_BYTES, Header, Kind};
 use crate::wire::work::{Activations, Partials, RowStatus};
 
@@ -112,6 +113,11 @@ impl Request {
     /// Its id.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What is known of its worker's honesty.
+    pub fn dossier(&self) -> &Arc<Dossier> {
+        &self.session.dossier
     }
 
     /// When it is late.

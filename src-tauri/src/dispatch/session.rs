@@ -5,16 +5,18 @@
 //! a deadline.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::challenge::Proof;
 use super::choice::{Candidate, Standing};
 use super::estimate::{Estimate, Load, Measured};
 use super::inflight::Inflight;
+use super::trust::{Bounds, Dossier};
 use crate::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::wire::control::{Control, SessionOpen, Verdict};
 use crate::wire::{Frame, FrameError};
@@ -53,6 +55,12 @@ pub(super) struct Session {
     pub inflight: Inflight,
     /// Accepted assignments.
     pub assignments: AtomicU64,
+    /// Whether its device may be asked for work.
+    pub proof: Proof,
+    /// What is known of its honesty.
+    pub dossier: Arc<Dossier>,
+    /// What it may be given.
+    pub bounds: Bounds,
     out: mpsc::Sender<Frame>,
     pace: Mutex<Pace>,
     ending: ShutdownTrigger,
@@ -65,7 +73,11 @@ impl Session {
         let (ending, ended) = shutdown::channel();
         let round_trip = Duration::from_micros(opened.round_trip_us);
         let pace = Pace { estimate: Estimate::new(round_trip), misses_in_a_row: 0, benched_until: None, asked: None };
+        let dossier = Arc::new(Dossier::new(opened.session_id, opened.wallet));
         let session = Self {
+            proof: Proof::default(),
+            dossier,
+            bounds: Bounds::default(),
             opened,
             inflight: Inflight::default(),
             assignments: AtomicU64::new(0),

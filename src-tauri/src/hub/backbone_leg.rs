@@ -148,7 +148,7 @@ fn judge(live: &Live, verdict: &Verdict) {
             0
         }
     };
-    live.credit(request, credited);
+    live.credit(credited);
 }
 
 /// Writes what is queued until the last frame, `SessionClosed`, has left.

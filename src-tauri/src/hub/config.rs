@@ -117,6 +117,8 @@ pub struct HubConfig {
     pub allowed: Vec<PublicKey>,
     /// File of the wallets that joined by invitation.
     pub members_list: PathBuf,
+    /// File of devices that computed wrongly.
+    pub devices_list: PathBuf,
     /// Directory of the admin socket; none without.
     pub admin: Option<PathBuf>,
     /// How much.
@@ -132,6 +134,7 @@ impl HubConfig {
     #[must_use]
     pub fn new(backbone: String, public_hosts: Vec<String>, quarantine_list: PathBuf) -> Self {
         let members_list = quarantine_list.with_file_name("members");
+        let devices_list = quarantine_list.with_file_name("devices");
         Self {
             public_hosts,
             backbone,
@@ -141,6 +144,7 @@ impl HubConfig {
             admission: AdmissionPolicy::default(),
             allowed: Vec::new(),
             members_list,
+            devices_list,
             admin: None,
             limits: HubLimits::default(),
             timing: HubTiming::default(),

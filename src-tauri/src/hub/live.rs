@@ -29,6 +29,8 @@ pub struct WorkerQueues {
 pub struct Live {
     /// Its id.
     pub id: SessionId,
+    /// Devices that its wallet may not offer.
+    pub banned_devices: Vec<String>,
     changed: Notify,
     credited: Notify,
     outstanding: Mutex<Outstanding>,
@@ -58,6 +60,7 @@ impl Live {
     #[must_use]
     pub fn new(
         id: SessionId,
+        banned_devices: Vec<String>,
         bounds: Bounds,
         outstanding: Outstanding,
         tally: Arc<Mutex<Tally>>,
@@ -68,6 +71,7 @@ impl Live {
         let (backbone, backbone_rx) = mpsc::channel(bounds.queue_frames);
         let live = Self {
             id,
+            banned_devices,
             changed: Notify::new(),
             credited: Notify::new(),
             outstanding: Mutex::new(outstanding),
@@ -93,9 +97,9 @@ impl Live {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Assignments of a request were accepted.
-    pub fn credit(&self, request: u64, assignments: u32) {
-        self.tally().credit(request, assignments);
+    /// Assignments were accepted.
+    pub fn credit(&self, assignments: u32) {
+        self.tally().credit(assignments);
         self.credited.notify_one();
     }
 

@@ -4,7 +4,7 @@
 //! and before anybody is shown a number: a receipt, a poll. **Promises:** a crash loses at most what no one was shown;
 //! a session that earned nothing leaves no row, so that strangers cannot fill the ledger by connecting.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::tally::{Tally, Totals};
@@ -43,6 +43,8 @@ pub struct Meters {
     hub: PublicKey,
     epoch: u64,
     rows: Mutex<HashMap<SessionId, Row>>,
+    /// Wallets whose rows in the ledger are still to be voided.
+    void_due: Mutex<BTreeSet<PublicKey>>,
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -50,7 +52,8 @@ impl Meters {
     /// No session yet, in the hub's `epoch`.
     #[must_use]
     pub fn new(ledger: Ledger, hub: PublicKey, epoch: u64) -> Self {
-        Self { ledger, hub, epoch, rows: Mutex::default(), writing: tokio::sync::Mutex::default() }
+        let (rows, void_due, writing) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        Self { ledger, hub, epoch, rows, void_due, writing }
     }
 
     /// A session begins; its counters are the bridge's to change.
@@ -74,15 +77,16 @@ impl Meters {
         self.rows().get(session).map(Row::totals).unwrap_or_default()
     }
 
-    /// Voids a session's credit from `request` on; whether it is this wallet's session and still known.
-    pub fn void(&self, session: &SessionId, wallet: &PublicKey, request: u64) -> bool {
-        let rows = self.rows();
-        let Some(row) = rows.get(session).filter(|row| row.wallet == *wallet) else { return false };
-        row.tally.lock().unwrap_or_else(PoisonError::into_inner).void_from(request);
-        true
+    /// Voids all credit of a wallet that is not settled: of its open sessions at once, of those that are over with the
+    /// next flush.
+    pub fn void(&self, wallet: PublicKey) {
+        for row in self.rows().values().filter(|row| row.wallet == wallet) {
+            row.tally.lock().unwrap_or_else(PoisonError::into_inner).void();
+        }
+        self.void_due().insert(wallet);
     }
 
-    /// Writes every row that changed or closed. When it returns, all that was counted before the call is durable.
+    /// Writes every row that changed or closed, and what is void. When it returns, all that was counted before the call is durable.
     ///
     /// # Errors
     /// [`FlushError`]; what was not written stays due.
@@ -95,6 +99,14 @@ impl Meters {
                 return Err(FlushError::Refused { rows: put.refused.len(), reason: first.refusal.to_string() });
             }
             self.written(chunk);
+        }
+        let void_due = self.void_due().clone();
+        for wallet in void_due {
+            let rows = self.ledger.void_meters(self.hub, wallet, self.epoch).await?;
+            if rows > 0 {
+                tracing::warn!(%wallet, rows, "unsettled credit of a caught wallet is void");
+            }
+            self.void_due().remove(&wallet);
         }
         Ok(())
     }
@@ -145,6 +157,10 @@ impl Meters {
             change_seq: 0,
             r#final: row.closed,
         }
+    }
+
+    fn void_due(&self) -> MutexGuard<'_, BTreeSet<PublicKey>> {
+        self.void_due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn rows(&self) -> MutexGuard<'_, HashMap<SessionId, Row>> {

@@ -13,6 +13,7 @@ mod admin;
 mod admission;
 mod backbone_leg;
 mod config;
+mod devices;
 mod ending;
 mod http;
 mod live;
@@ -40,6 +41,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout
 #[cfg(unix)]
 pub use admin::AdminError;
 pub use config::{AdmissionPolicy, HubConfig, HubLimits, HubTiming};
+pub use devices::DevicesError;
 pub use members::MembersError;
 pub use meters::FlushError;
 pub use outstanding::{Judgement, Outstanding, OutstandingError};
@@ -57,6 +59,7 @@ use crate::wire::WORKER_PATH;
 use crate::wire::control::{GoAway, Quarantine};
 use crate::wire::handshake::HubIdentity;
 use admission::{Admission, Refusal};
+use devices::{Caught, DeviceList};
 use http::Answer;
 use members::Members;
 use meters::Meters;
@@ -82,6 +85,9 @@ pub enum HubError {
     /// The quarantine list cannot be read.
     #[error(transparent)]
     Quarantine(#[from] QuarantineError),
+    /// The list of devices cannot be read.
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
     /// The list of members cannot be read.
     #[error(transparent)]
     Members(#[from] MembersError),
@@ -129,6 +135,7 @@ struct Hub {
     meters: Meters,
     quarantined: QuarantineList,
     members: Members,
+    devices: DeviceList,
     shutdown: Shutdown,
     outcomes: Outcomes,
     probe: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
@@ -148,6 +155,7 @@ pub async fn serve(
 ) -> Result<(), HubError> {
     let hub_key = identity.key().public();
     let quarantined = QuarantineList::open(&config.quarantine_list)?;
+    let devices = DeviceList::open(&config.devices_list, &hub_key)?;
     let clock = Arc::clone(&config.clock);
     let members = Members::open(config.admission.clone(), &config.allowed, &config.members_list, clock)?;
     #[cfg(unix)]
@@ -171,8 +179,11 @@ pub async fn serve(
         epoch,
         quarantined,
         members,
+        devices,
         shutdown,
     });
+    // A stop between a catch and its void must not leave the credit standing; what is void already stays as it is.
+    hub.quarantined.caught().into_iter().for_each(|wallet| hub.meters.void(wallet));
     #[cfg(unix)]
     let door = door.map(|door| door.serve(Arc::clone(&hub)));
     tracing::info!(hub = %hub_key, epoch, "hub serves");
@@ -304,17 +315,43 @@ impl Hub {
         GoAway { reconnect_after_ms: u64::from_le_bytes(noise) % most.saturating_add(1).max(1) }
     }
 
-    /// The backbone caught a wallet: its session's credit is void, its sessions end, and it may not come back.
+    /// The backbone caught a wallet: all its unsettled credit is void, its sessions end, and it may not come back. Of a
+    /// device that computes wrongly, only the session ends, and only that device may not come back.
     async fn quarantine(self: &Arc<Self>, caught: Quarantine) {
-        let Quarantine { wallet, session_id, void_from_request, reason } = caught;
-        tracing::warn!(%wallet, session = %session_id, void_from_request, reason, "wallet quarantined");
-        if !self.meters.void(&session_id, &wallet, void_from_request) {
-            tracing::error!(session = %session_id, "no open session of the wallet: its credit was not voided here");
+        let Quarantine { wallet, session_id, void_from_request, device, reason } = caught;
+        let since_unix_ms = self.config.clock.unix_ms();
+        let caught =
+            Caught { wallet, session: session_id, device, since_unix_ms, reason: reason.clone(), signature: None };
+        let caught = caught.signed(self.identity.key());
+        tracing::warn!(void_from_request, record = caught.line(), "caught by the backbone");
+        if caught.device.is_none() {
+            self.meters.void(wallet);
+            if let Err(error) = self.keep_out(wallet, By::Backbone, reason).await {
+                tracing::error!(%wallet, error, "quarantine is not on disk");
+            }
+            self.registry.notify(&wallet, Notice::Quarantined);
+            if let Err(error) = self.meters.flush().await {
+                tracing::error!(%wallet, %error, "the void waits for the next flush");
+            }
+            return;
         }
-        if let Err(error) = self.keep_out(wallet, By::Backbone, reason).await {
-            tracing::error!(%wallet, error, "quarantine is not on disk");
+        let hub = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || hub.devices.add(caught)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%wallet, %error, "the device's record is not on disk"),
+            Err(error) => tracing::error!(%wallet, %error, "the device's record was not written"),
         }
-        self.registry.notify(&wallet, Notice::Quarantined);
+        self.registry.notify_one(&wallet, session_id, Notice::Quarantined);
+    }
+
+    /// Takes a wallet and its devices off the lists of those who are kept out (blocking); whether it was on one.
+    ///
+    /// # Errors
+    /// What kept it from the disk.
+    fn let_in(&self, wallet: &PublicKey) -> Result<bool, String> {
+        let wallets = self.quarantined.remove(wallet).map_err(|error| error.to_string())?;
+        let devices = self.devices.remove(wallet).map_err(|error| error.to_string())?;
+        Ok(wallets || devices)
     }
 
     /// Puts a wallet on the list of those who are kept out; in memory at once, whatever becomes of the file.

@@ -99,6 +99,13 @@ impl QuarantineList {
         self.wallets().get(wallet).map(|entry| entry.by)
     }
 
+    /// The wallets that the backbone caught.
+    #[must_use]
+    pub fn caught(&self) -> Vec<PublicKey> {
+        let wallets = self.wallets();
+        wallets.iter().filter(|(_, entry)| entry.by == By::Backbone).map(|(wallet, _)| *wallet).collect()
+    }
+
     /// The whole list, by address.
     #[must_use]
     pub fn views(&self) -> Vec<BanView> {

@@ -159,6 +159,15 @@ impl Registry {
         views
     }
 
+    /// Tells one session of a wallet.
+    pub fn notify_one(&self, wallet: &PublicKey, session: SessionId, notice: Notice) {
+        let rows = self.lock();
+        let own = rows.get(wallet).into_iter().flat_map(HashMap::values);
+        for row in own.filter(|row| row.session == session) {
+            row.notice.send_replace(Some(notice));
+        }
+    }
+
     /// (sessions, wallets) that are live.
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
@@ -243,6 +252,8 @@ mod tests {
         let one = registry.seat(arrival(WALLET, 1, 10)).unwrap();
         let two = registry.seat(arrival(WALLET, 2, 11)).unwrap();
         let other = registry.seat(arrival(PublicKey([2; 32]), 1, 12)).unwrap();
+        registry.notify_one(&WALLET, id(10), Notice::Quarantined);
+        assert_eq!((*one.notice.borrow(), *two.notice.borrow()), (Some(Notice::Quarantined), None));
         assert_eq!(registry.notify(&WALLET, Notice::Quarantined), 2);
         assert_eq!((one.noticed().await, two.noticed().await), (Notice::Quarantined, Notice::Quarantined));
         assert_eq!(*other.notice.borrow(), None);

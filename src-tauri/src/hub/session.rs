@@ -145,7 +145,8 @@ async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash)
     );
     let bounds = Bounds { queue_frames: limits.queue_frames, gets_max: limits.open_expert_gets, stall: timing.stall };
     let outstanding = Outstanding::new(limits.open_parts, hidden_size);
-    let (live, mut queues, mut for_backbone) = Live::new(session_id, bounds, outstanding, tally, receipts);
+    let (live, mut queues, mut for_backbone) =
+        Live::new(session_id, hub.devices.of(&wallet, &worker_id), bounds, outstanding, tally, receipts);
     let (sender, mut receiver) = ws.split();
     let mut sender = SealedSender::new(sender, seal);
     let mut backbone_writer = writer.with_deadline(timing.stall);

@@ -4,7 +4,7 @@
 //! worker may not say, and a breach names itself and ends this session alone.
 
 use crate::net::ws::{WsError, WsReceiver, WsSender};
-use crate::wire::control::{CONTROL_BYTES_MAX, Control, ReceiptAck};
+use crate::wire::control::{CONTROL_BYTES_MAX, Control, Offer, ReceiptAck};
 use crate::wire::handshake::{Open, OpenError, Seal};
 use crate::wire::{Frame, FrameError, Kind};
 
@@ -47,6 +47,12 @@ async fn take(live: &Live, frame: Frame) -> Result<(), Ending> {
             live.with_outstanding(|table| table.declined(header.request)).map_err(Ending::Answer)?;
         }
         Kind::ExpertGet => live.get_opened()?,
+        Kind::Offer if !live.banned_devices.is_empty() => {
+            let Offer { device, .. } = Offer::read(&frame).map_err(Ending::Frame)?;
+            if live.banned_devices.contains(&device) {
+                return Err(Ending::Quarantined);
+            }
+        }
         Kind::Offer | Kind::Release | Kind::SliceReady | Kind::Pause | Kind::Resume => {}
         Kind::ReceiptAck => {
             let ack = ReceiptAck::read(&frame).map_err(Ending::Frame)?;

@@ -30,7 +30,10 @@ const ACQUIRE_DEADLINE: Duration = Duration::from_secs(15);
 /// WAL lets readers and the writer work at once; FULL keeps a commit through a power cut.
 const SETTINGS: &str = "PRAGMA busy_timeout = 10000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
 /// Applied in order, each once; a released text is never edited.
-const MIGRATIONS: [&str; 1] = [concat!(include_str!("store/schema_1.sql"), include_str!("store/triggers_sqlite.sql"))];
+const MIGRATIONS: [&str; 2] = [
+    concat!(include_str!("store/schema_1.sql"), include_str!("store/triggers_sqlite.sql")),
+    include_str!("store/schema_2.sql"),
+];
 
 /// Why the ledger could not be read or written. Nothing of the failed call was kept, unless it says so.
 #[derive(Debug, thiserror::Error)]

@@ -28,7 +28,7 @@ pub(super) struct ReadAhead {
 }
 
 /// Starts to read `model` ahead, with a bar where a person looks on.
-pub(super) fn read_ahead(model: &Model, reach: Reach) -> ReadAhead {
+pub(super) fn read_ahead(model: &Model, reach: Reach<'_>) -> ReadAhead {
     let stop = Arc::new(AtomicBool::new(false));
     let prefetch = Prefetch::of(model, reach);
     if prefetch.bytes() >= READ_AHEAD_BYTES_MIN {

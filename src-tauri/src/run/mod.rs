@@ -12,6 +12,7 @@ mod model;
 mod progress;
 mod roles;
 mod serving;
+mod trust;
 
 use std::error::Error;
 use std::io::Write;

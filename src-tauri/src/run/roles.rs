@@ -88,9 +88,10 @@ async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), An
     let model = load_model(config.model.as_deref(), config.experts)?;
     let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
     // What workers hold is read when it is needed, and not kept.
-    let reach = if remote_layers.is_empty() { Reach::Everything } else { Reach::Backbone };
-    let _reading = read_ahead(&model, reach);
+    let _reading = read_ahead(&model, Reach::Without(&remote_layers));
     let compute = device::cpu(all_threads())?;
+    make_state(&config.state)?;
+    let trust = super::trust::demands(&config.trust, &model, &config.state)?;
     let beside = |path: &PathBuf| Manifest::beside(&model, path, &config.state);
     // Experts that are made in memory are not those of the file.
     let file = config.model.as_ref().filter(|_| config.experts.is_none());
@@ -99,6 +100,7 @@ async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), An
         expert_cache_bytes: config.expert_cache_bytes.unwrap_or(RemoteConfig::EXPERT_CACHE_BYTES),
         local_experts: config.experts_local,
         manifest: file.map(beside).transpose()?,
+        trust,
         ..RemoteConfig::new(remote_layers)
     };
     let dispatch = RemoteDispatch::new(Arc::clone(&model), compute, remote)?;

@@ -255,6 +255,17 @@ control! {
         reason: String,
     }
 }
+/// A device of one installation, as its `Offer` names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceName {
+    /// The installation: two machines of a wallet may have devices of one name.
+    pub worker_id: WorkerId,
+    /// Its device.
+    #[serde(deserialize_with = "plain_text")]
+    pub name: String,
+}
+
 control! {
     /// Backbone → hub: a worker was caught.
     Quarantine = Quarantine {
@@ -262,8 +273,10 @@ control! {
         wallet: PublicKey,
         /// In which session.
         session_id: SessionId,
-        /// First request whose credit is void.
+        /// First request whose answer is known to be false.
         void_from_request: u64,
+        /// Only this device, and nothing is void; without it the wallet, and all its unsettled credit is void.
+        device: Option<DeviceName>,
         /// For the signed log.
         #[serde(deserialize_with = "plain_text")]
         reason: String,

@@ -29,6 +29,8 @@ pub enum Context {
     ReceiptAck,
     /// An operator invites to its network.
     Invite,
+    /// A hub notes that a wallet or a device was caught.
+    Caught,
 }
 
 /// A signature that does not hold.
@@ -52,6 +54,7 @@ impl Context {
             Self::Receipt => "receipt",
             Self::ReceiptAck => "receipt-ack",
             Self::Invite => "invite",
+            Self::Caught => "caught",
         }
     }
 

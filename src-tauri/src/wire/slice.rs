@@ -97,6 +97,13 @@ impl Slice {
         self.iter().all(|id| other.contains(id))
     }
 
+    /// This slice without some layers.
+    #[must_use]
+    pub fn without_layers(&self, layers: &[u16]) -> Self {
+        let kept = self.0.iter().filter(|(layer, _)| !layers.contains(layer));
+        Self(kept.map(|(layer, list)| (*layer, list.clone())).collect())
+    }
+
     /// This slice without the experts of `other`.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
@@ -163,6 +170,7 @@ mod tests {
         let all: Slice = ids(&[(0, 0), (0, 1), (0, 2), (2, 0)]).into_iter().collect();
         let some: Slice = ids(&[(0, 1), (2, 0)]).into_iter().collect();
         assert_eq!(all.without(&some).to_string(), "0:0-0,0:2-2");
+        assert_eq!(all.without_layers(&[0, 1]).to_string(), "2:0-0");
         assert!(some.is_within(&all) && !all.is_within(&some));
         assert!(Slice::default().is_within(&some));
     }

@@ -24,6 +24,8 @@ use crate::wire::handshake::HandshakeError;
 const REPLACED: u16 = 4001;
 /// Close code for a message that is larger than any the hub takes.
 const OVERSIZE: u16 = 1009;
+/// Close reason for a wallet or a device that gave wrong answers.
+const QUARANTINED: &str = "quarantined";
 /// Pause after a refusal that will not mend itself, and after being replaced.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// Longest pause that a hub may ask for.
@@ -163,6 +165,7 @@ fn pause_after(error: &SessionError, backoff: &mut Backoff) -> Duration {
     match error {
         SessionError::Handshake(error) if !error.is_temporary() => LONG_PAUSE + jitter(bound),
         SessionError::Socket(WsError::Closed { code: REPLACED | OVERSIZE, .. }) => LONG_PAUSE + jitter(bound),
+        SessionError::Socket(WsError::Closed { reason, .. }) if reason == QUARANTINED => LONG_PAUSE + jitter(bound),
         // The next lease would name such experts again.
         SessionError::Fetch(FetchError::Unusable { .. }) => LONG_PAUSE + jitter(bound),
         _ => jitter(bound),

@@ -208,8 +208,11 @@ fn answer(tools: &Tools, job: &Job) -> Result<Vec<Frame>, &'static str> {
     }
     let replies = job.parts.iter().zip(&partials).map(|(part, partials)| reply(&part.header, partials, held.hidden));
     let replies = replies.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
-    let assignments: usize = requests.iter().map(|r| r.assignments.len()).sum();
-    tools.board.answered(assignments as u64, held.hidden);
+    // Challenges earn nothing.
+    if first.header.kind == Kind::Dispatch {
+        let assignments: usize = requests.iter().map(|r| r.assignments.len()).sum();
+        tools.board.answered(assignments as u64, held.hidden);
+    }
     Ok(replies)
 }
 

@@ -75,6 +75,7 @@ pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts
             counts.recomputed,
         );
         page.one("kvasir_dispatch_work_bytes_total", "counter", "Work bytes accepted from workers.", counts.work_bytes);
+        page.trust(counts);
     }
     page.0
 }
@@ -88,6 +89,38 @@ impl Page {
 
     fn line(&mut self, name: &str, value: impl std::fmt::Display) {
         let _infallible = writeln!(self.0, "{name} {value}");
+    }
+
+    /// How honest workers were found to be.
+    fn trust(&mut self, counts: &Counts) {
+        self.head("kvasir_audits_total", "counter", "Answers of workers that were recomputed, by when.");
+        for (when, n) in [
+            ("before_use", counts.audits_before_use),
+            ("after_use", counts.audits_after_use),
+            ("again", counts.audits_again),
+        ] {
+            self.line(&format!("kvasir_audits_total{{when=\"{when}\"}}"), n);
+        }
+        self.one("kvasir_audits_dropped_total", "counter", "Audits that found no room to wait.", counts.audits_dropped);
+        self.one("kvasir_audit_mismatches_total", "counter", "Answers that were false.", counts.audit_mismatches);
+        self.head("kvasir_challenges_total", "counter", "Challenges of devices, by how they ended.");
+        for (end, n) in [
+            ("passed", counts.challenges_passed),
+            ("failed", counts.challenges_failed),
+            ("late", counts.challenges_late),
+        ] {
+            self.line(&format!("kvasir_challenges_total{{end=\"{end}\"}}"), n);
+        }
+        self.head("kvasir_quarantines_total", "counter", "Workers that were caught, by what was quarantined.");
+        for (of, n) in [("wallet", counts.quarantined_wallets), ("device", counts.quarantined_devices)] {
+            self.line(&format!("kvasir_quarantines_total{{of=\"{of}\"}}"), n);
+        }
+        self.one(
+            "kvasir_generations_affected_total",
+            "counter",
+            "Generations that may have used false partials.",
+            counts.generations_affected,
+        );
     }
 
     fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {

@@ -22,6 +22,8 @@ fn step() -> MoeStep {
         routes: [(9, 0.5), (3, 0.25), (12, 0.25), (1, 0.0), (2, 0.5), (9, 0.25), (0, 0.125), (5, 0.125)]
             .map(route)
             .to_vec(),
+        generations: vec![],
+        trusted_only: false,
     }
 }
 
@@ -54,7 +56,15 @@ fn a_part_of_floats_fits_its_frame_also_with_one_expert_per_row() {
     for (width, per_row) in [(512, 1), (512, 2), (256, 4)] {
         let rows = 1200;
         let routes = (0..rows * per_row).map(|i| Route { expert: (i % per_row) as u16, weight: 0.5 }).collect();
-        let step = MoeStep { layer: 0, rows, hidden: vec![1.0; rows * width], rms: vec![1.0; rows], routes };
+        let step = MoeStep {
+            layer: 0,
+            rows,
+            hidden: vec![1.0; rows * width],
+            rms: vec![1.0; rows],
+            routes,
+            generations: vec![],
+            trusted_only: false,
+        };
         let parts = OpenStep::prepare(step, Form::Float, &experts()).unwrap().parts(|_| true);
         assert!(parts.len() > 1);
         assert_eq!(parts.iter().map(|part| part.rows.len()).sum::<usize>(), rows);

@@ -45,7 +45,9 @@ impl Fleet {
     pub(super) fn aim(&self, members: &mut Members) {
         members.aim_due = false;
         let mut is_served = vec![false; self.numbering.total()];
-        for slice in members.by_key.values().filter_map(|member| member.active.as_ref()).map(|(_, slice)| slice) {
+        // Who is not asked serves nobody, whatever it says that it holds.
+        let asked = members.by_key.values().filter(|member| member.is_asked());
+        for slice in asked.filter_map(|member| member.active.as_ref()).map(|(_, slice)| slice) {
             slice.iter().filter_map(|id| self.numbering.get(id)).for_each(|expert| is_served[expert] = true);
         }
         let is_served = |id| self.numbering.get(id).is_none_or(|expert| is_served[expert]);

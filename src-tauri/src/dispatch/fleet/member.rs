@@ -81,8 +81,19 @@ impl Member {
         }
     }
 
+    /// The layers that it should rather hold: those that few may hold, then those that it wishes for.
+    pub fn wants(&self, offer: &Offer) -> Vec<u16> {
+        self.session.bounds.preferred.iter().chain(&offer.wants).copied().collect()
+    }
+
     pub fn is_settled(&self) -> bool {
-        self.offer.is_some() && self.leased.is_none() && self.active.as_ref().is_some_and(|(_, s)| *s == self.target)
+        let holds_target = self.active.as_ref().is_some_and(|(_, s)| *s == self.target);
+        self.offer.is_some() && self.leased.is_none() && holds_target && self.session.proof.holds()
+    }
+
+    /// Whether requests may go to it: it takes work, and its device has proved itself.
+    pub fn is_asked(&self) -> bool {
+        !self.paused && self.session.proof.holds()
     }
 
     /// What it can hold and how fast it has shown itself at `now`; `None` while it offers nothing.
@@ -91,8 +102,8 @@ impl Member {
         let Measured { round_trip, assignments_per_s, answers, .. } = self.session.measured();
         Some(Capacity {
             memory_bytes: offer.memory_bytes,
-            wants: offer.wants.clone(),
-            barred: Vec::new(),
+            wants: self.wants(offer),
+            barred: self.session.bounds.barred.clone(),
             assignments_per_s,
             round_trip,
             is_proven: answers >= PROVEN_ANSWERS && self.session.may_be_asked(now),

@@ -33,7 +33,7 @@ impl Routes {
     /// Routes to everything that `members` serve: who owns an expert comes first, then who holds a replica of it, then
     /// who is to give it up, each time the nearest first.
     pub(super) fn to<'a>(numbering: &Numbering, members: impl Iterator<Item = &'a Member>) -> Self {
-        let mut members: Vec<&Member> = members.filter(|member| !member.paused).collect();
+        let mut members: Vec<&Member> = members.filter(|member| member.is_asked()).collect();
         members.sort_by_cached_key(|member| member.session.measured().round_trip);
         let mut holders = Vec::new();
         let mut routes: [Vec<(usize, usize)>; PREFERENCES] = Default::default();

@@ -73,6 +73,31 @@ impl Ledger {
         Ok(put)
     }
 
+    /// Voids all that a wallet earned with a hub, in sessions that are over too; the hub's newest epoch or an earlier
+    /// one. Gives the rows that changed; doing it again changes none. What was paid out already is not taken back by
+    /// the gateways.
+    ///
+    /// # Errors
+    /// A store that fails; no row was changed then.
+    pub async fn void_meters(&self, hub: PublicKey, wallet: PublicKey, epoch: u64) -> Result<usize, LedgerError> {
+        let mut tx = self.begin_write().await?;
+        let rows = sqlx::query(
+            "SELECT * FROM meter WHERE wallet = $1 AND hub = $2 AND epoch <= $3 AND voided_bytes < work_bytes \
+             ORDER BY change_seq",
+        )
+        .bind(wallet.to_string())
+        .bind(hub.to_string())
+        .bind(signed(epoch)?)
+        .fetch_all(&mut *tx)
+        .await?;
+        for row in &rows {
+            let row = meter(row)?;
+            write(&mut tx, &Meter { voided_bytes: row.work_bytes, ..row }).await?;
+        }
+        tx.commit().await?;
+        Ok(rows.len())
+    }
+
     /// Meters changed after a position, oldest change first; at most [`METERS_PER_PAGE_MAX`].
     ///
     /// # Errors

@@ -115,9 +115,9 @@ async fn a_ledger_of_a_later_program_is_refused_and_another_url_keeps_its_passwo
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("a ledger.db").display());
     let ledger = Ledger::open(&url).await.unwrap();
-    run(&ledger, "INSERT INTO schema_version (version) VALUES (2)").await.unwrap();
+    run(&ledger, "INSERT INTO schema_version (version) VALUES (3)").await.unwrap();
     let error = Ledger::open(&url).await.unwrap_err();
-    assert!(matches!(error, LedgerError::NewerSchema { known: 1, got: 2 }), "{error}");
+    assert!(matches!(error, LedgerError::NewerSchema { known: 2, got: 3 }), "{error}");
     let error = Ledger::open("postgres://user:secret@host/kvasir").await.unwrap_err().to_string();
     assert_eq!(error, "expected a ledger URL that starts with sqlite:, got \"postgres\"");
 }

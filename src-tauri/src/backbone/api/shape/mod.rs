@@ -137,6 +137,7 @@ fn usage(answer: &Answer) -> Value {
 fn route_name(reach: Reach) -> &'static str {
     match reach {
         Reach::Any => "any",
+        Reach::Trusted => "trusted",
         Reach::Local => "local",
     }
 }
