@@ -97,11 +97,11 @@ async fn what_two_workers_did_not_survive_goes_to_no_third_one() {
         puppets.push(Puppet::join(&backbone, n, Conduct::Vanishes).await);
     }
     backbone.ready(4).await;
-    let mut work = step(&backbone.model, 1, 1, 7);
-    work.routes.truncate(1);
-    backbone.check(work).await;
-    let counts = backbone.remote.counts();
-    assert_eq!((counts.requests, counts.lost, counts.poisonous, counts.recomputed), (2, 2, 1, 1));
+    backbone.check(step(&backbone.model, 1, 1, 7)).await;
+    let (counts, k) = (backbone.remote.counts(), backbone.model.hyper.experts_per_token as u64);
+    // The row's experts may be with two owners at first; what both owner and replica died of stays here.
+    assert!(counts.poisonous >= 1 && counts.requests <= 4, "{counts:?}");
+    assert_eq!((counts.lost, counts.recomputed), (counts.requests, k));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

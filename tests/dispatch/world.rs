@@ -191,6 +191,7 @@ impl Hub {
         let gateways = vec![format!("ws://{}", self.addr)];
         let home = self.dir.path().join(name);
         let mut config = WorkerConfig::new(gateways, vec![self.operator.public()], home.clone(), 1 << 30);
+        config.source = source;
         config.assignments_per_s = Some(1e4);
         let (room, budget) = Budget::changeable(Some(1 << 30));
         config.budget = budget;

@@ -38,7 +38,6 @@ impl Fleet {
         members.reroute_due |= changed;
         self.aim(members);
         self.issue(members);
-        self.changed.send_replace(());
     }
 
     /// Says what everybody is to hold now.
@@ -58,6 +57,7 @@ impl Fleet {
                 member.share.replicas.iter().filter(|id| held.as_ref().is_none_or(|held| held.contains(*id)));
             member.target = member.share.own.iter().chain(replicas).collect();
         }
+        self.changed.send_replace(());
     }
 
     /// Sends the leases that are due: those that gain something at once, those that only lose once nobody gains.
