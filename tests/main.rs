@@ -15,6 +15,7 @@ mod handshake;
 mod hub;
 mod ledger;
 mod model_files;
+mod mtp;
 mod net;
 mod peer;
 mod processes;

@@ -5,12 +5,21 @@
 //! The wider levels compile the same body; they are faster, never different. Routed experts of exact types do not
 //! come here: their function is defined in integers.
 
+mod accumulate;
 mod dense;
+mod elementwise;
 mod ffn;
+mod levels;
 mod math;
 mod product;
+mod state;
 
+pub use accumulate::{Factor, accumulate};
 pub use dense::{Dense, Residency};
+pub use elementwise::{
+    Softmax, add_products, narrow, silu_each, silu_times, soften, times_sigmoid, times_silu, widen,
+};
 pub use ffn::{FloatExpert, ffn};
 pub use math::{exp, sigmoid, silu, softmax, softplus};
-pub use product::{decay_and_add, dot, products, weighted_rows};
+pub use product::{dot, products, weighted_rows};
+pub use state::{DeltaToken, delta_token};
