@@ -1,9 +1,16 @@
-//! Counts what a thread allocates, so that tests can bound it.
+//! Counts what a thread allocates, so that tests can bound it; and bounds what the steps of a model allocate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
+
+use kvasir::backbone::{Backbone, Sequence, Want};
+use kvasir::dispatch::Mode;
+
+use crate::support::local;
 
 thread_local! {
+    static TAKEN: Cell<usize> = const { Cell::new(0) };
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
@@ -15,6 +22,7 @@ static ALLOCATOR: Counting = Counting;
 
 fn count(bytes: isize) {
     // A thread that is ending has no cells any more; nobody measures there.
+    let _ = TAKEN.try_with(|taken| taken.set(taken.get() + usize::try_from(bytes).unwrap_or(0)));
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
@@ -58,8 +66,58 @@ pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (out, usize::try_from(PEAK.get() - before).unwrap_or(0))
 }
 
+/// As [`peak`] for a future that is polled on this thread alone; and the bytes that it took in all.
+async fn taken<T>(work: impl Future<Output = T>) -> (T, usize, isize) {
+    let (taken, live) = (TAKEN.get(), LIVE.get());
+    let out = work.await;
+    (out, TAKEN.get() - taken, LIVE.get() - live)
+}
+
 #[test]
 fn a_large_allocation_is_seen_after_it_is_gone() {
     let ((), bytes) = peak(|| drop(std::hint::black_box(vec![1u8; 1 << 20])));
     assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
+}
+
+/// What a step of one row may take from the allocator: the logits that it returns (16 KiB here) and, for each of the
+/// four layers, the request for its routed experts and their answer, which dispatch owns: about DECODE_BYTES_MAX.
+const STEP_BYTES_MAX: usize = 128 << 10;
+
+#[tokio::test]
+async fn a_steady_decode_takes_little_memory_and_keeps_none() {
+    let model = Arc::new(kvasir::model::embedded().unwrap());
+    let backbone = Backbone::new(model.clone(), Arc::new(local(&model, Mode::Exact))).unwrap();
+    let mut sequence = Sequence::with_room(&model.hyper, 400);
+    backbone.prefill(&mut sequence, &[7; 10]).await.unwrap();
+    for warm in 0..20 {
+        backbone.forward(&mut sequence, &[warm], Want::Last).await.unwrap();
+    }
+    let mut most = 0;
+    // Past a block of 256 keys, so that what grows with the sequence would show.
+    for token in 0..300 {
+        let (logits, bytes, kept) = taken(backbone.forward(&mut sequence, &[token * 13 % 4000], Want::Last)).await;
+        most = most.max(bytes);
+        let returned = size_of_val(logits.unwrap().values()) as isize;
+        assert_eq!(kept, returned, "step {token} keeps more than its logits");
+    }
+    eprintln!("a decode step takes {most} bytes at most");
+    assert!(most <= STEP_BYTES_MAX, "{most}");
+}
+
+#[tokio::test]
+async fn a_prefill_takes_as_much_as_the_one_before_and_keeps_none() {
+    let model = Arc::new(kvasir::model::embedded().unwrap());
+    let backbone = Backbone::new(model.clone(), Arc::new(local(&model, Mode::Exact))).unwrap();
+    let prompt: Vec<u32> = (0..512).map(|i| i * 7 % 4000).collect();
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let mut sequence = Sequence::with_room(&model.hyper, prompt.len());
+        let (logits, bytes, kept) = taken(backbone.prefill(&mut sequence, &prompt)).await;
+        assert_eq!(logits.unwrap().len(), 1);
+        found.push((bytes, kept));
+    }
+    eprintln!("prefills of 512 tokens take and keep {found:?} bytes");
+    let returned = (model.hyper.vocab_size * size_of::<f32>()) as isize;
+    assert_eq!((found[1].1, found[2].1), (returned, returned));
+    assert!(found[2].0 <= found[0].0, "{found:?}");
 }

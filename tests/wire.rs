@@ -108,7 +108,10 @@ fn every_control_frame_is_these_bytes() {
         &ExpertGet { layer: 1, expert: 65535, offset: 2, length: 3 },
         r#"{"layer":1,"expert":65535,"offset":2,"length":3}"#,
     );
-    check(10, &SliceReady { lease: 1, bytes: 2 }, r#"{"lease":1,"bytes":2}"#);
+    let all = SliceReady { lease: 1, bytes: 2, experts: BTreeMap::new() };
+    check(10, &all, r#"{"lease":1,"bytes":2}"#);
+    let some = SliceReady { experts: BTreeMap::from([(3, vec![(0, 7)])]), ..all };
+    check(10, &some, r#"{"lease":1,"bytes":2,"experts":{"3":[[0,7]]}}"#);
     check(18, &Decline { reason: "lease".into() }, r#"{"reason":"lease"}"#);
     let receipt = Receipt {
         hub_key: HUB,

@@ -265,6 +265,8 @@ pub struct GenerateArgs {
 pub enum BenchCommand {
     /// Exact experts at real geometry against a plain read of their weights.
     Experts(BenchExpertsArgs),
+    /// Dense matrices of one shape against a plain read of their weights.
+    Dense(BenchDenseArgs),
     /// Local and remote decode of the same model in one run; with --batch, several streams at once, all local.
     Decode(BenchDecodeArgs),
     /// Prompts of several streams at once.
@@ -292,7 +294,7 @@ pub struct BenchExpertsArgs {
     #[command(flatten)]
     pub gpu: GpuFlags,
     /// Rows of a request, separated by commas.
-    #[arg(long, value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32,64,128,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
     pub rows: Vec<u16>,
     /// Types of the weights, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "q4_k,q6_k,q8_0", value_parser = block_type)]
@@ -306,6 +308,32 @@ pub struct BenchExpertsArgs {
     /// Every path that this CPU supports, not only the fastest.
     #[arg(long)]
     pub all_paths: bool,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `kvasir bench dense`.
+#[derive(Debug, Args)]
+pub struct BenchDenseArgs {
+    /// Input width.
+    #[arg(long, default_value_t = 3072, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub input: u32,
+    /// Output width.
+    #[arg(long, default_value_t = 12288, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub output: u32,
+    /// Rows that meet a matrix at once, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
+    pub rows: Vec<u16>,
+    /// Types of the weights, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "q8_0,q4_k,bf16", value_parser = block_type)]
+    pub types: Vec<BlockType>,
+    /// Threads of the CPU; all of them when absent.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Matrices per figure, of which the median is taken; fewer where they take long.
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,

@@ -1,5 +1,6 @@
 //! A real dispatch listener, with puppets in place of hub and worker, or with a real hub and real workers.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -203,7 +204,11 @@ impl Strings {
         while let Ok(Some(frame)) = self.reader.recv().await {
             match frame.header.kind {
                 Kind::Lease => {
-                    let ready = SliceReady { lease: Lease::read(&frame).expect("a lease").lease, bytes: 1 };
+                    let ready = SliceReady {
+                        lease: Lease::read(&frame).expect("a lease").lease,
+                        bytes: 1,
+                        experts: BTreeMap::new(),
+                    };
                     self.send(&ready.frame().expect("a frame")).await;
                 }
                 Kind::Verdict => {

@@ -1,5 +1,7 @@
 //! Targets for what arrives over a cable: frames with their bodies, and the request head at the gateway.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use kvasir::net::head::{self, Received, Upgrade};
 use kvasir::types::GateWeight;
@@ -143,7 +145,7 @@ fn examples() -> Vec<(&'static Target, &'static str, Vec<u8>)> {
         (&FRAME, "partials-exact", partials()),
         (&FRAME, "refuse", control(Refuse { reason: "busy".into(), retry_after_ms: Some(10) }.frame())),
         (&FRAME, "expert-get", control(ExpertGet { layer: 1, expert: 2, offset: 3, length: 4 }.frame())),
-        (&FRAME, "slice-ready", control(SliceReady { lease: 1, bytes: 2 }.frame())),
+        (&FRAME, "slice-ready", control(SliceReady { lease: 1, bytes: 2, experts: BTreeMap::new() }.frame())),
         (&HEAD, "upgrade", upgrade.into_bytes()),
         (&HEAD, "public", public.as_bytes().to_vec()),
     ]

@@ -87,9 +87,7 @@ impl Attention {
         AttentionBuffers { q, k, v, mixed }: &mut AttentionBuffers,
         out: &mut Rows,
     ) {
-        x.times_into(&self.q, q);
-        x.times_into(&self.k, k);
-        x.times_into(&self.v, v);
+        x.times_all([(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)]);
         let width = self.heads * self.head_dim;
         let mut work = 0;
         for (span, cache) in sequences.iter_mut() {
@@ -98,7 +96,7 @@ impl Attention {
         }
         mixed.reshape(x.len(), width);
         let q: &Rows = q;
-        parallel::sequences(work, sequences, mixed.values_mut(), width, &|span, cache, out| {
+        parallel::sequences(work, sequences, mixed.values_mut(), width, |work, span, cache, out| {
             self.attend(work, span, cache, q.part(span.first, span.rows), rope, out);
         });
         mixed.times_into(&self.output, out);
@@ -130,7 +128,7 @@ impl Attention {
         let (rows, heads) =
             if span.rows < TILE_ROWS { (1, self.heads_at_once(span.rows)) } else { (TILE_ROWS, self.heads) };
         let q_width = q.len() / span.rows;
-        parallel::pieces(work, out, rows * heads * self.head_dim, |i, out| {
+        parallel::each(work, out.chunks_mut(rows * heads * self.head_dim).enumerate(), |(i, out)| {
             let (row, first_head) = (i * rows * heads / self.heads, i * rows * heads % self.heads);
             let q = &q[row * q_width..(row + rows).min(span.rows) * q_width];
             self.tile(&Tile { q, position: span.position + row, first_head, heads }, q_width, cache, rope, out);
@@ -139,7 +137,7 @@ impl Attention {
 
     /// Heads of a row that one thread takes: those of a key/value head, or fewer when there are too few for all threads.
     fn heads_at_once(&self, rows: usize) -> usize {
-        let (group, threads) = (self.heads / self.kv_heads, rayon::current_num_threads());
+        let (group, threads) = (self.heads / self.kv_heads, parallel::threads());
         let mut parts = (1..=group).filter(|parts| group.is_multiple_of(*parts));
         group / parts.find(|parts| rows * self.kv_heads * parts >= threads).unwrap_or(group)
     }

@@ -8,7 +8,6 @@ use super::rows::{Rows, l2_norm, rms_norm};
 use super::sequence::{DeltaState, Span};
 use crate::kernel::float::{Dense, Residency, add_products, sigmoid, silu_each, softplus, times_silu};
 use crate::model::{DeltaNetShape, DeltaNetWeights, HeadOrder};
-use rayon::prelude::*;
 use std::ops::Range;
 
 /// The Gated DeltaNet mixer of one layer.
@@ -93,32 +92,30 @@ impl DeltaNet {
         out: &mut Rows,
     ) {
         let DeltaNetBuffers { qkv, z, a, b, keys, by_head, mixed } = buffers;
-        x.times_into(&self.qkv, qkv);
-        x.times_into(&self.z, z);
-        x.times_into(&self.a, a);
-        x.times_into(&self.b, b);
+        x.times_all([(&self.qkv, &mut *qkv), (&self.z, &mut *z), (&self.a, &mut *a), (&self.b, &mut *b)]);
         let (qkv, z, a, b): (&Rows, &Rows, &Rows, &Rows) = (qkv, z, a, b);
         let DeltaNetShape { key_heads, value_heads, key_head_dim, value_head_dim, conv_kernel, .. } = self.shape;
 
         let (key_width, width) = (2 * key_heads * key_head_dim, value_heads * value_head_dim);
         keys.reshape(x.len(), key_width);
         let work = x.len() * key_width * (conv_kernel + EXP_WORK);
-        parallel::sequences(work, sequences, keys.values_mut(), key_width, &|span, state, keys| {
+        parallel::sequences(work, sequences, keys.values_mut(), key_width, |work, span, state, keys| {
             let inputs = Inputs { before: &state.conv, qkv, span };
             let head = span.rows * 2 * key_head_dim;
-            parallel::pieces(work, keys, head, |kh, keys| self.keys_of_head(inputs, kh, keys));
+            parallel::each(work, keys.chunks_exact_mut(head).enumerate(), |(kh, keys)| {
+                self.keys_of_head(inputs, kh, keys);
+            });
         });
 
         by_head.reshape(x.len(), width);
         let (keys, work) = (&*keys, x.len() * width * (3 * key_head_dim + conv_kernel + 2 * EXP_WORK));
-        parallel::sequences(work, sequences, by_head.values_mut(), width, &|span, state, out| {
+        parallel::sequences(work, sequences, by_head.values_mut(), width, |work, span, state, out| {
             let DeltaState { conv, recurrent } = &mut **state;
             let inputs = Inputs { before: conv, qkv, span };
             let keys = keys.part(span.first, span.rows);
-            let heads = recurrent.par_chunks_exact_mut(key_head_dim * value_head_dim);
-            let heads = heads.zip(out.par_chunks_exact_mut(span.rows * value_head_dim)).enumerate();
-            let serial = if work < parallel::PARALLEL_WORK_MIN { usize::MAX } else { 1 };
-            heads.with_min_len(serial).for_each(|(h, (state, out))| {
+            let states = recurrent.chunks_exact_mut(key_head_dim * value_head_dim);
+            let heads = states.zip(out.chunks_exact_mut(span.rows * value_head_dim)).enumerate();
+            parallel::each(work, heads, |(h, (state, out))| {
                 let keys = &keys[self.key_head(h) * span.rows * 2 * key_head_dim..][..span.rows * 2 * key_head_dim];
                 self.value_head(inputs, h, keys, [z, a, b], state, out);
             });

@@ -3,57 +3,51 @@
 //! Nothing here decides a bit: every piece is computed by itself, whoever computes it.
 
 use super::sequence::Span;
-use rayon::prelude::*;
+use crate::kernel::Crew;
 use std::cell::RefCell;
 
-/// Multiply-adds below which threads cost more than they save (about 0.05 ms on one core).
-pub(super) const PARALLEL_WORK_MIN: usize = 1 << 20;
 /// What an exponential costs, in multiply-adds.
-pub(super) const EXP_WORK: usize = 8;
+pub(super) const EXP_WORK: usize = 4;
 
-/// Calls `each` with the index and the values of every piece of `size` values (the last may be shorter).
-pub(super) fn pieces<T: Send>(work: usize, values: &mut [T], size: usize, each: impl Fn(usize, &mut [T]) + Sync) {
-    if work < PARALLEL_WORK_MIN || values.len() <= size {
-        values.chunks_mut(size).enumerate().for_each(|(i, piece)| each(i, piece));
-    } else {
-        values.par_chunks_mut(size).enumerate().for_each(|(i, piece)| each(i, piece));
-    }
+/// Threads that work is shared out to.
+pub(super) fn threads() -> usize {
+    Crew::all().threads()
+}
+
+/// Calls `each` with every piece; `work` = multiply-adds of all of them together.
+pub(super) fn each<I>(work: usize, pieces: I, each: impl Fn(I::Item) + Sync)
+where
+    I: IntoIterator<IntoIter: Send>,
+{
+    Crew::all().each(work, pieces, || (), |(), piece| each(piece));
 }
 
 /// Calls `each` with every row of `values` and its index.
 pub(super) fn rows(work: usize, values: &mut [f32], width: usize, each: impl Fn(usize, &mut [f32]) + Sync) {
     let count = values.len().checked_div(width).unwrap_or(0);
-    let at_once = count.div_ceil(4 * rayon::current_num_threads()).max(1);
-    pieces(work, values, at_once * width, |i, some| {
+    let at_once = count.div_ceil(4 * threads()).max(1);
+    self::each(work, values.chunks_mut((at_once * width).max(1)).enumerate(), |(i, some)| {
         some.chunks_exact_mut(width).enumerate().for_each(|(j, row)| each(i * at_once + j, row));
     });
 }
 
-/// Calls `each` with every sequence and its rows of `values`, which are those of all `sequences`, `width` wide.
+/// Calls `each` with every sequence and its rows of `values`, which are those of all `sequences`, `width` wide; and
+/// with the work to name when it shares out its own part, 0 when there are sequences enough for all threads.
 pub(super) fn sequences<T: Send>(
     work: usize,
     sequences: &mut [(Span, T)],
     values: &mut [f32],
     width: usize,
-    each: &(impl Fn(Span, &mut T, &mut [f32]) + Sync),
+    each: impl Fn(usize, Span, &mut T, &mut [f32]) + Sync,
 ) {
-    match sequences {
-        [] => {}
-        [(span, state)] => each(*span, state, values),
-        several => {
-            let (first, half) = (several[0].0.first, several.len() / 2);
-            let (left, right) = several.split_at_mut(half);
-            let (low, high) = values.split_at_mut((right[0].0.first - first) * width);
-            let mut left = || self::sequences(work / 2, left, low, width, each);
-            let mut right = || self::sequences(work / 2, right, high, width, each);
-            if work < PARALLEL_WORK_MIN {
-                left();
-                right();
-            } else {
-                rayon::join(left, right);
-            }
-        }
-    }
+    let inside = if sequences.len() < 2 * threads() { work / sequences.len().max(1) } else { 0 };
+    let mut rest = values;
+    let parts = sequences.iter_mut().map(move |(span, state)| {
+        let (rows, after) = std::mem::take(&mut rest).split_at_mut(span.rows * width);
+        rest = after;
+        (*span, state, rows)
+    });
+    self::each(work, parts, |(span, state, rows)| each(inside, span, state, rows));
 }
 
 thread_local! {
@@ -91,8 +85,9 @@ mod tests {
                     (span, 0)
                 })
                 .collect();
-            sequences(work, &mut spans, &mut values, 3, &|span, seen, rows| {
+            sequences(work, &mut spans, &mut values, 3, |inside, span, seen, rows| {
                 *seen += 1;
+                assert!(inside <= work);
                 assert_eq!(rows.len(), span.rows * 3);
                 assert_eq!(rows[0], span.first as f32 + 1.0);
             });

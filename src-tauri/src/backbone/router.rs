@@ -6,9 +6,6 @@ use crate::dispatch::Route;
 use crate::kernel::float::{Dense, Residency, softmax};
 use crate::model::{HyperParameters, Matrix};
 
-/// Rows that one thread chooses for at a time.
-const ROWS_AT_ONCE: usize = 16;
-
 /// The router of one layer.
 #[derive(Debug)]
 pub struct Router {
@@ -35,17 +32,13 @@ impl Router {
         x.times_into(&self.logits, probabilities);
         let (experts, k) = (self.logits.rows(), self.experts_per_token.min(self.logits.rows()));
         let mut routes = vec![Route { expert: 0, weight: 0.0 }; x.len() * k];
-        let mut each: Vec<(&mut [f32], &mut [Route])> =
-            probabilities.iter_mut().zip(routes.chunks_exact_mut(k)).collect();
         let work = x.len() * experts * (EXP_WORK + 2);
-        parallel::pieces(work, &mut each, ROWS_AT_ONCE, |_, rows| {
-            for (row, routes) in rows {
-                softmax(row);
-                largest(row, routes);
-                if self.renormalise {
-                    let sum: f32 = routes.iter().map(|route| route.weight).sum();
-                    routes.iter_mut().for_each(|route| route.weight /= sum);
-                }
+        parallel::each(work, probabilities.iter_mut().zip(routes.chunks_exact_mut(k)), |(row, routes)| {
+            softmax(row);
+            largest(row, routes);
+            if self.renormalise {
+                let sum: f32 = routes.iter().map(|route| route.weight).sum();
+                routes.iter_mut().for_each(|route| route.weight /= sum);
             }
         });
         routes

@@ -104,6 +104,14 @@ impl Rows {
         weights.forward(&self.values, self.len(), &mut out.values);
     }
 
+    /// `x Wᵀ` for several matrices at once, each into its own rows: what they read is prepared once.
+    pub fn times_all<const N: usize>(&self, mut products: [(&Dense, &mut Self); N]) {
+        products.iter_mut().for_each(|(weights, out)| out.reshape(self.len(), weights.rows()));
+        let matrices = products.each_ref().map(|(weights, _)| *weights);
+        let mut outs = products.each_mut().map(|(_, out)| out.values.as_mut_slice());
+        Dense::forward_many(&matrices, &self.values, self.len(), &mut outs);
+    }
+
     /// `x + other`, in place.
     pub fn add(&mut self, other: &Self) {
         let width = self.width;

@@ -36,8 +36,7 @@ impl SharedExpert {
 
     /// `ffn(x)` and `sigmoid(x · gate)` for every row.
     pub fn forward(&self, x: &Rows, SharedBuffers { inner, factor, out, gates }: &mut SharedBuffers) {
-        x.times_into(&self.gate_proj, inner);
-        x.times_into(&self.up, factor);
+        x.times_all([(&self.gate_proj, &mut *inner), (&self.up, &mut *factor)]);
         let (width, work) = (inner.width(), inner.values().len() * EXP_WORK);
         parallel::rows(work, inner.values_mut(), width, |r, row| silu_times(row, factor.row(r)));
         inner.times_into(&self.down, out);

@@ -5,6 +5,8 @@ mod decode;
 
 #[cfg(feature = "gpu")]
 pub use crate::kernel::bench::measure_gpu as experts_on_gpu;
-pub use crate::kernel::bench::{BenchOptions, ExpertsBench, measure_cpu as experts_on_cpu};
+pub use crate::kernel::bench::{
+    BenchOptions, DenseBench, DenseOptions, ExpertsBench, measure_cpu as experts_on_cpu, measure_dense as dense_on_cpu,
+};
 pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};

@@ -28,7 +28,7 @@ impl ModelExperts {
     #[must_use]
     pub fn new(model: Arc<Model>) -> Self {
         let weights = layers(&model).flat_map(|layer| &layer.experts);
-        let residency = Residency::for_weights(weights.flat_map(|e| [&e.gate, &e.up, &e.down]));
+        let residency = Residency::for_floats(weights.flat_map(|e| [&e.gate, &e.up, &e.down]));
         fn cells<T>(model: &Model) -> Vec<Vec<OnceLock<T>>> {
             layers(model).map(|layer| layer.experts.iter().map(|_| OnceLock::new()).collect()).collect()
         }

@@ -1,6 +1,7 @@
 //! Who holds what: sessions come and go, placement decides, leases follow, and routes say where a request goes.
 //!
-//! A worker's new slice takes over at the moment when it says that it holds all of it; until then the old one serves.
+//! A worker's new slice takes over at the moment when it says that it holds all of it; until then the old one serves,
+//! and beside it what is verified of the new one.
 //! Slices that only shrink wait until the workers that take over are ready, so that a newcomer costs no coverage.
 //! Whoever does not get ready while its lease lives loses it with its session. Changes that only add routes are
 //! gathered, so that no worker can make the routes be built more often than a few times per [`GATHERING`].
@@ -23,7 +24,7 @@ use super::placement::{Capacity, LayerSize, place};
 use super::session::Session;
 use crate::shutdown::Shutdown;
 use crate::types::{Digest, PublicKey, SessionId, WorkerId};
-use crate::wire::control::{ExpertGet, Offer, Release};
+use crate::wire::control::{ExpertGet, Offer, Release, SliceReady};
 use crate::wire::{FrameError, Slice};
 pub(super) use member::FetchRefused;
 use member::Member;
@@ -191,12 +192,22 @@ impl Fleet {
         self.members().by_key.get_mut(&key(session)).ok_or(refused)?.fetch(get)
     }
 
-    /// The worker holds and has verified everything of a lease.
-    pub fn ready(&self, session: &Session, lease: u32) {
+    /// The worker holds and has verified everything of a lease, or so far some of it, which then serves already.
+    ///
+    /// # Errors
+    /// Ranges that are none.
+    pub fn ready(&self, session: &Session, ready: &SliceReady) -> Result<(), FrameError> {
+        let verified = Slice::from_ranges(&ready.experts)?;
         let mut members = self.members();
-        let Some(member) = members.by_key.get_mut(&key(session)) else { return };
-        if !member.confirm(lease) {
-            return;
+        let Some(member) = members.by_key.get_mut(&key(session)) else { return Ok(()) };
+        if !verified.is_empty() {
+            if member.verify(ready.lease, &verified) {
+                self.request_reroute(&mut members);
+            }
+            return Ok(());
+        }
+        if !member.confirm(ready.lease) {
+            return Ok(());
         }
         // The worker forgets an old lease once it holds two newer ones, so requests must not go on naming it.
         let routed = member.routed;
@@ -206,6 +217,7 @@ impl Fleet {
         } else {
             self.request_reroute(&mut members);
         }
+        Ok(())
     }
 
     /// The worker gives experts back: some of its active slice, whichever lease it names, or everything.
@@ -225,12 +237,8 @@ impl Fleet {
                 self.reroute(&mut members);
             }
             self.request_placement(&mut members);
-        } else if let Some((_, slice)) = &mut member.active {
-            let left = slice.without(&given);
-            if left != *slice {
-                *slice = left;
-                self.reroute(&mut members);
-            }
+        } else if member.give_back(&given) {
+            self.reroute(&mut members);
         }
         Ok(())
     }
@@ -322,7 +330,7 @@ impl Fleet {
     /// Builds the routes anew.
     fn reroute(&self, members: &mut Members) {
         members.reroute_due = false;
-        members.by_key.values_mut().for_each(|m| m.routed = !m.paused && m.active.is_some());
+        members.by_key.values_mut().for_each(|m| m.routed = !m.paused && m.serves().next().is_some());
         let routes = Routes::to(members.by_key.values());
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
         self.changed.send_replace(());

@@ -238,7 +238,7 @@ impl Shared {
     ) -> Result<bool, ConnectionError> {
         match kind {
             Kind::Offer => self.fleet.offer(session, Offer::read(frame)?)?,
-            Kind::SliceReady => self.fleet.ready(session, SliceReady::read(frame)?.lease),
+            Kind::SliceReady => self.fleet.ready(session, &SliceReady::read(frame)?)?,
             Kind::Release => self.fleet.release(session, &Release::read(frame)?)?,
             Kind::Pause => self.fleet.pause(session, true),
             Kind::Resume => self.fleet.pause(session, false),

@@ -1,8 +1,10 @@
 //! Speed of experts at a real geometry, beside a plain read of the same memory, for people who tune and compare.
 //!
-//! Experts are taken in turn from more memory than any cache holds, as decoding does, and every figure is the median of
-//! rounds; on the CPU all paths and the plain read take turns in them, so that a busy neighbour slows all of them alike.
+//! Every row is routed afresh over more experts than any cache holds, as decoding does, and every figure is the median
+//! of rounds; on the CPU all paths and the plain read take turns in them, so that a busy neighbour slows all of them
+//! alike.
 
+mod dense;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod workload;
@@ -12,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::crew::Crew;
+use super::crew::{Crew, NoThreads};
 use super::{CpuKernel, CpuPath, CpuPathError, ExpertCompute, KernelError};
 use crate::model::BlockType;
+pub use dense::{DenseBench, DenseLine, DenseOptions, measure_dense};
 #[cfg(feature = "gpu")]
 pub use gpu::measure_gpu;
 pub use workload::Workload;
@@ -51,10 +54,10 @@ impl Default for BenchOptions {
         Self {
             hidden: 3072,
             intermediate: 1024,
-            experts: 48,
+            experts: 256,
             experts_per_row: 8,
             types: vec![BlockType::Q4_K, BlockType::Q6_K, BlockType::Q8_0],
-            rows: vec![1, 8, 64, 512],
+            rows: vec![1, 8, 32, 64, 128, 512],
             threads: vec![std::thread::available_parallelism().map_or(1, std::num::NonZero::get)],
             paths: CpuPath::supported(),
             rounds: 25,
@@ -117,7 +120,7 @@ pub enum BenchError {
     Kernel(#[from] KernelError),
     /// Threads of the plain read.
     #[error(transparent)]
-    Threads(#[from] rayon::ThreadPoolBuildError),
+    Threads(#[from] NoThreads),
     /// The GPU.
     #[cfg(feature = "gpu")]
     #[error(transparent)]
@@ -149,30 +152,45 @@ fn measure_paths(
 ) -> Result<Vec<ExpertsLine>, BenchError> {
     let kernels: Vec<_> = options.paths.iter().map(|path| CpuKernel::new(*path, threads)).collect::<Result<_, _>>()?;
     let crew = Crew::new(threads)?;
-    let (mut reads, mut times) = (Vec::new(), vec![Vec::new(); kernels.len()]);
-    let mut bytes = 0;
+    let mut read_rates = Vec::new();
+    let mut samples = vec![Samples::default(); kernels.len()];
     let start = Instant::now();
     for _ in 0..options.rounds {
         let part = workload.next(rows);
         let reading = Instant::now();
-        bytes = workload.read(&crew, &part);
-        reads.push(ms(reading.elapsed()));
-        for (kernel, times) in kernels.iter().zip(&mut times) {
-            let part = workload.next(rows);
+        let bytes = workload.read(crew, &part);
+        read_rates.push(bytes as f64 / ms(reading.elapsed()) / 1e6);
+        for (kernel, samples) in kernels.iter().zip(&mut samples) {
+            let part = [workload.next(rows)];
             let computing = Instant::now();
-            std::hint::black_box(kernel.compute(workload.experts(), 0, &[part])?);
-            times.push(ms(computing.elapsed()));
+            std::hint::black_box(kernel.compute(workload.experts(), 0, &part)?);
+            samples.push(ms(computing.elapsed()), None, workload.bytes(&part[0]));
         }
         if start.elapsed() > PATIENCE {
             break;
         }
     }
-    let read_ms = median(&mut reads);
-    let line = |(kernel, times): (&CpuKernel, &mut Vec<f64>)| {
+    let read_rate = median(&mut read_rates);
+    let line = |(kernel, samples): (&CpuKernel, Samples)| {
         let path = (kernel.path().to_string(), Some(threads));
-        options.line(workload, rows, path, times, None, bytes as f64 / read_ms / 1e6)
+        options.line(workload.block_type(), rows, path, samples, None, read_rate)
     };
-    Ok(kernels.iter().zip(&mut times).map(line).collect())
+    Ok(kernels.iter().zip(samples).map(line).collect())
+}
+
+/// What the requests of one setting took.
+#[derive(Clone, Debug, Default)]
+struct Samples {
+    ms: Vec<f64>,
+    gb_per_s: Vec<f64>,
+}
+
+impl Samples {
+    /// A request that read `bytes` of weights, in `kernel_ms` where the device has a clock.
+    fn push(&mut self, ms: f64, kernel_ms: Option<f64>, bytes: usize) {
+        self.ms.push(ms);
+        self.gb_per_s.push(bytes as f64 / kernel_ms.unwrap_or(ms) / 1e6);
+    }
 }
 
 fn ms(time: Duration) -> f64 {
@@ -193,27 +211,25 @@ impl BenchOptions {
 
     fn line(
         &self,
-        workload: &mut Workload,
+        ty: BlockType,
         rows: usize,
         (path, threads): (String, Option<usize>),
-        times: &mut [f64],
+        mut samples: Samples,
         kernel_ms: Option<f64>,
         read_gb_per_s: f64,
     ) -> ExpertsLine {
-        let part = workload.next(rows);
-        let bytes = workload.bytes(&part);
-        let ms = median(times);
+        let ms = median(&mut samples.ms);
         ExpertsLine {
-            weights: workload.block_type().name().to_owned(),
+            weights: ty.name().to_owned(),
             experts: self.experts,
             rows,
             threads,
             path,
-            rounds: times.len(),
+            rounds: samples.ms.len(),
             ms,
-            ms_min: times.first().copied().unwrap_or(ms),
+            ms_min: samples.ms.first().copied().unwrap_or(ms),
             kernel_ms,
-            gb_per_s: bytes as f64 / kernel_ms.unwrap_or(ms) / 1e6,
+            gb_per_s: median(&mut samples.gb_per_s),
             read_gb_per_s,
             assignments_per_s: (rows * self.experts_per_row) as f64 / ms * 1e3,
         }

@@ -1,14 +1,17 @@
-//! Plain f32 arithmetic of the backbone and of float-weight experts, with bits that depend on nothing but the numbers.
+//! Dense arithmetic of the backbone and of float-weight experts, with bits that depend on nothing but the numbers.
 //!
 //! **Invariant:** a result has the same bits for any number of rows beside it, any number of threads and any
-//! instruction level, because every sum has one order (16 lanes, then a fixed tree) and no operation is fused.
-//! The wider levels compile the same body; they are faster, never different. Routed experts of exact types do not
-//! come here: their function is defined in integers.
+//! instruction level, because every sum of floats has one order (16 lanes, then a fixed tree) and no operation is
+//! fused, and because the dense matrices of a large checkpoint are met as integers. The wider levels are faster, never
+//! different. Routed experts of exact types do not come here: their whole function is defined in integers.
 
 mod accumulate;
+mod bands;
 mod dense;
 mod elementwise;
+mod exact;
 mod ffn;
+mod floats;
 mod levels;
 mod math;
 mod product;

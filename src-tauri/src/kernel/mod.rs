@@ -18,4 +18,5 @@ pub mod numerics;
 pub mod quant;
 
 pub use cpu::{CpuKernel, CpuPath, CpuPathError};
+pub use crew::{Crew, NoThreads};
 pub use experts::{Expert, ExpertCompute, ExpertSource, KernelError};

@@ -14,12 +14,12 @@ use super::{AnyError, all_threads, load_model, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
 use crate::bench;
 use crate::cli::{
-    BenchCommand, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuArgs, GpuFlags, LayerSelection, LedgerCommand,
-    ModelCommand, WalletCommand,
+    BenchCommand, BenchDenseArgs, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuArgs, GpuFlags, LayerSelection,
+    LedgerCommand, ModelCommand, WalletCommand,
 };
 use crate::demo::{self, DemoOptions};
 use crate::dispatch::{LocalDispatch, Mode};
-use crate::kernel::CpuPath;
+use crate::kernel::{CpuPath, Crew};
 use crate::ledger::Ledger;
 use crate::model::{self, Model};
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
@@ -129,6 +129,11 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             let found = bench_experts(args)?;
             if json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
         }
+        BenchCommand::Dense(args) => {
+            let json = args.json;
+            let found = bench_dense(args)?;
+            if json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
+        }
         BenchCommand::Decode(args) if !args.batch.is_empty() => {
             let (threads, rounds) = (args.threads, args.rounds);
             let sizes = Sizes { batches: args.batch, tokens: args.tokens, threads, rounds };
@@ -166,6 +171,7 @@ struct Sizes {
 /// Several streams at once.
 fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &Sizes, json: bool) -> Result<(), AnyError> {
     let threads = sizes.threads.map_or_else(all_threads, usize::from);
+    Crew::choose(threads)?;
     let options = bench::BatchOptions {
         started: Instant::now(),
         model: load_model(model)?,
@@ -183,6 +189,16 @@ fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &Sizes, json: bool)
         say(&found)?
     }
     Ok(())
+}
+
+/// `kvasir bench dense`.
+fn bench_dense(args: BenchDenseArgs) -> Result<bench::DenseBench, AnyError> {
+    if let Some(threads) = args.threads {
+        Crew::choose(threads.into())?;
+    }
+    let (rows, rounds) = (list(&args.rows), args.rounds.into());
+    let shape = [args.output as usize, args.input as usize];
+    Ok(bench::dense_on_cpu(&bench::DenseOptions { shape, types: args.types, rows, rounds })?)
 }
 
 /// `kvasir bench experts`.

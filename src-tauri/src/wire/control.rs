@@ -134,12 +134,15 @@ control! {
     }
 }
 control! {
-    /// The worker holds and has verified everything of the lease.
+    /// The worker holds and has verified everything of the lease, or so far the experts that it names.
     SliceReady = SliceReady {
         /// The lease.
         lease: u32,
         /// Verified bytes.
         bytes: u64,
+        /// Layer → inclusive ranges of the experts verified so far; empty = all of the lease.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        experts: BTreeMap<u16, Vec<(u16, u16)>>,
     }
 }
 control! {

@@ -232,7 +232,7 @@ impl Session<'_> {
             Ok(Taken::Held { held, bytes }) => {
                 let (lease, slice) = (held.lease, held.slice.to_string());
                 self.holdings.take_over(held);
-                self.link.send(&SliceReady { lease, bytes }.frame()?).await?;
+                self.link.send(&SliceReady { lease, bytes, experts: BTreeMap::new() }.frame()?).await?;
                 info!(lease, slice, bytes, "serving");
                 self.worker.status.serving(slice);
                 Ok(Next::Go)

@@ -33,6 +33,8 @@ pub(in crate::dispatch) enum FetchRefused {
 pub(super) struct Leased {
     pub number: u32,
     pub slice: Slice,
+    /// What of it the worker holds and has verified.
+    pub verified: Slice,
     /// When it is withdrawn.
     pub until: Instant,
 }
@@ -97,7 +99,7 @@ impl Member {
         self.fetch_bytes = self.fetch_bytes.saturating_add(fetch_bytes(goods, &slice));
         let (manifest, experts) = (goods.manifest, slice.to_ranges());
         info!(session = %self.session.opened.session_id, lease = number, %slice, "lease");
-        self.leased = Some(Leased { number, slice, until: Instant::now() + patience });
+        self.leased = Some(Leased { number, slice, verified: Slice::default(), until: Instant::now() + patience });
         self.session.send(Lease { lease: number, manifest, experts, expires_ms: LEASE_EXPIRES_MS }.frame());
     }
 
@@ -107,6 +109,33 @@ impl Member {
         self.active = Some((lease, leased.slice));
         self.granted = Slice::default();
         true
+    }
+
+    /// The worker holds this much of a lease; whether that is news.
+    pub fn verify(&mut self, lease: u32, verified: &Slice) -> bool {
+        let Some(leased) = self.leased.as_mut().filter(|leased| leased.number == lease) else { return false };
+        let verified: Slice = verified.iter().filter(|id| leased.slice.contains(*id)).collect();
+        verified != std::mem::replace(&mut leased.verified, verified.clone())
+    }
+
+    /// What it serves now, and under which lease: its confirmed slice, then what is verified of the next one.
+    pub fn serves(&self) -> impl Iterator<Item = (u32, Slice)> + '_ {
+        let active = self.active.as_ref().map(|(lease, slice)| (*lease, slice.clone()));
+        let coming = self.leased.as_ref().map(|leased| {
+            let more = active.as_ref().map_or_else(|| leased.verified.clone(), |(_, old)| leased.verified.without(old));
+            (leased.number, more)
+        });
+        active.into_iter().chain(coming.filter(|(_, more)| !more.is_empty()))
+    }
+
+    /// It gives experts back, whichever lease they are under; whether it served one of them.
+    pub fn give_back(&mut self, given: &Slice) -> bool {
+        let active = self.active.as_mut().map(|(_, slice)| slice);
+        let verified = self.leased.as_mut().map(|leased| &mut leased.verified);
+        active.into_iter().chain(verified).fold(false, |changed, slice| {
+            let left = slice.without(given);
+            changed | (left != std::mem::replace(slice, left.clone()))
+        })
     }
 
     /// Takes back what is offered and leased; it keeps nothing but its session.

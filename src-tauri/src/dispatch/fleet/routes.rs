@@ -27,14 +27,15 @@ impl Routes {
         let mut routes = Self::default();
         let mut keeps: HashMap<ExpertId, bool> = HashMap::new();
         for member in members.filter(|m| !m.paused) {
-            let Some((lease, slice)) = &member.active else { continue };
-            let index = routes.holders.len();
-            routes.holders.push(Holder { session: Arc::clone(&member.session), lease: *lease });
-            for id in slice.iter() {
-                let keep = member.target.contains(id);
-                if keep || !keeps.contains_key(&id) {
-                    routes.experts.insert(id, index);
-                    keeps.insert(id, keep);
+            for (lease, slice) in member.serves() {
+                let index = routes.holders.len();
+                routes.holders.push(Holder { session: Arc::clone(&member.session), lease });
+                for id in slice.iter() {
+                    let keep = member.target.contains(id);
+                    if keep || !keeps.contains_key(&id) {
+                        routes.experts.insert(id, index);
+                        keeps.insert(id, keep);
+                    }
                 }
             }
         }

@@ -36,6 +36,11 @@ impl Worker {
     }
 }
 
+/// A worker holds all of a lease.
+fn ready(fleet: &Fleet, session: &Session, lease: u32) {
+    fleet.ready(session, &SliceReady { lease, bytes: 0, experts: BTreeMap::new() }).unwrap();
+}
+
 fn fleet() -> Fleet {
     let layers = (0..2).map(|layer| LayerSize { layer, experts: 4, expert_bytes: 8 }).collect();
     Fleet::new(Goods { layers, model_layers: 3, manifest: Hex([7; 32]), manifest_bytes: 100 })
@@ -61,7 +66,7 @@ fn the_old_slice_serves_until_the_new_one_is_confirmed() {
     fleet.catch_up(Instant::now());
     assert_eq!(one.lease(), Some((1, "0:0-3,1:0-3".into())));
     assert_eq!(holder(&fleet, 0), None);
-    fleet.ready(&one.session, 1);
+    ready(&fleet, &one.session, 1);
     assert_eq!(holder(&fleet, 1), Some((Hex([1; 16]), 1)));
 
     let mut two = Worker::join(&fleet, 2);
@@ -70,11 +75,11 @@ fn the_old_slice_serves_until_the_new_one_is_confirmed() {
     assert_eq!(one.lease(), None, "shrinking waits for the newcomer");
     assert_eq!(holder(&fleet, 1), Some((Hex([1; 16]), 1)));
 
-    fleet.ready(&two.session, 1);
+    ready(&fleet, &two.session, 1);
     assert_eq!(holder(&fleet, 1), Some((Hex([2; 16]), 1)));
     assert_eq!(one.lease(), Some((2, "0:0-3".into())));
     assert_eq!(holder(&fleet, 0), Some((Hex([1; 16]), 1)));
-    fleet.ready(&one.session, 2);
+    ready(&fleet, &one.session, 2);
     assert_eq!(holder(&fleet, 0), Some((Hex([1; 16]), 2)));
     assert_eq!(fleet.settled(), Some(2));
 }
@@ -85,7 +90,7 @@ fn whoever_leaves_pauses_or_releases_gets_no_more_requests() {
     let mut one = Worker::join(&fleet, 1);
     fleet.catch_up(Instant::now());
     assert!(one.lease().is_some());
-    fleet.ready(&one.session, 1);
+    ready(&fleet, &one.session, 1);
     assert!(holder(&fleet, 0).is_some());
     fleet.pause(&one.session, true);
     assert_eq!(routed(&fleet, 0), None);
@@ -109,13 +114,13 @@ fn a_stale_confirmation_changes_nothing() {
     let mut two = Worker::join(&fleet, 2);
     fleet.catch_up(Instant::now());
     assert!(one.lease().is_some() && two.lease().is_some());
-    fleet.ready(&two.session, 1);
+    ready(&fleet, &two.session, 1);
     fleet.leave(&two.session);
     fleet.catch_up(Instant::now());
     assert_eq!(one.lease(), Some((2, "0:0-3,1:0-3".into())));
-    fleet.ready(&one.session, 1);
+    ready(&fleet, &one.session, 1);
     assert_eq!(holder(&fleet, 0), None);
-    fleet.ready(&one.session, 2);
+    ready(&fleet, &one.session, 2);
     assert_eq!(holder(&fleet, 1), Some((Hex([1; 16]), 2)));
 }
 
@@ -127,7 +132,7 @@ async fn waiting_for_workers_ends_with_what_is_missing() {
     let one = Worker::join(&fleet, 1);
     fleet.catch_up(Instant::now());
     let confirm = async {
-        fleet.ready(&one.session, 1);
+        ready(&fleet, &one.session, 1);
         fleet.catch_up(Instant::now());
     };
     let (ready, ()) = tokio::join!(fleet.wait_ready(1, Duration::from_secs(1)), confirm);
@@ -139,7 +144,7 @@ fn what_a_worker_gives_back_is_not_asked_whatever_lease_it_names() {
     let fleet = fleet();
     let one = Worker::join(&fleet, 1);
     fleet.catch_up(Instant::now());
-    fleet.ready(&one.session, 1);
+    ready(&fleet, &one.session, 1);
     let _two = Worker::join(&fleet, 2);
     assert!(holder(&fleet, 1).is_some());
     let expert = |expert| ExpertId { layer: 1, expert };
@@ -157,7 +162,7 @@ fn a_lease_that_nobody_confirms_goes_to_others_and_its_session_ends() {
     let mut two = Worker::join(&fleet, 2);
     fleet.catch_up(Instant::now());
     assert!(one.lease().is_some() && two.lease().is_some());
-    fleet.ready(&two.session, 1);
+    ready(&fleet, &two.session, 1);
     let soon = Instant::now() + Duration::from_secs(89);
     fleet.catch_up(soon);
     assert!(!one.ended.is_requested());
@@ -171,7 +176,7 @@ fn saying_the_same_again_builds_no_routes() {
     let fleet = fleet();
     let mut one = Worker::join(&fleet, 1);
     fleet.catch_up(Instant::now());
-    fleet.ready(&one.session, 1);
+    ready(&fleet, &one.session, 1);
     assert!(one.lease().is_some() && holder(&fleet, 0).is_some());
     let before = fleet.routes();
     for _ in 0..3 {
@@ -216,7 +221,7 @@ fn a_worker_fetches_what_it_was_leased_and_a_few_times_only() {
     let _two = Worker::join(&fleet, 2);
     fleet.catch_up(Instant::now());
     assert_eq!(get(1, 0, 8), Ok(()));
-    fleet.ready(&one.session, 2);
+    ready(&fleet, &one.session, 2);
     assert_eq!((get(0, 0, 8), get(1, 0, 8)), (Ok(()), Err(FetchRefused::NotLeased { layer: 1, expert: 0 })));
 
     let whole = std::iter::repeat_with(|| get(0, 0, CHUNK_BYTES_MAX as u32)).take(20);
@@ -230,13 +235,13 @@ fn a_newly_confirmed_lease_is_named_at_once_where_another_was_asked_before() {
     let fleet = fleet();
     let one = Worker::join(&fleet, 1);
     fleet.catch_up(Instant::now());
-    fleet.ready(&one.session, 1);
+    ready(&fleet, &one.session, 1);
     assert_eq!(routed(&fleet, 0), None, "a newcomer's routes are gathered");
     assert_eq!(holder(&fleet, 0), Some((Hex([1; 16]), 1)));
     let two = Worker::join(&fleet, 2);
     fleet.catch_up(Instant::now());
-    fleet.ready(&two.session, 1);
-    fleet.ready(&one.session, 2);
+    ready(&fleet, &two.session, 1);
+    ready(&fleet, &one.session, 2);
     assert_eq!(routed(&fleet, 0), Some((Hex([1; 16]), 2)));
 }
 
@@ -252,16 +257,49 @@ fn a_smaller_offer_replaces_a_lease_that_does_not_fit_and_others_get_the_rest() 
         fleet.catch_up(Instant::now());
     }
     assert_eq!((one.lease(), one.lease()), (Some((2, "0:0-3,1:0-0".into())), None));
-    fleet.ready(&one.session, 1);
+    ready(&fleet, &one.session, 1);
     assert_eq!(holder(&fleet, 0), None, "it does not hold the first lease");
-    fleet.ready(&one.session, 2);
+    ready(&fleet, &one.session, 2);
     assert_eq!(holder(&fleet, 1), Some((Hex([1; 16]), 2)));
     let mut two = Worker::join(&fleet, 2);
     fleet.catch_up(Instant::now());
     assert_eq!(two.lease(), Some((1, "1:0-3".into())));
-    fleet.ready(&two.session, 1);
+    ready(&fleet, &two.session, 1);
     assert_eq!(one.lease(), Some((3, "0:0-3".into())));
-    fleet.ready(&one.session, 3);
+    ready(&fleet, &one.session, 3);
     fleet.catch_up(Instant::now());
     assert_eq!((fleet.settled(), fleet.coverage()), (Some(2), (8, 8)));
+}
+
+#[test]
+fn verified_experts_serve_before_their_lease_is_whole_and_beside_the_slice_of_before() {
+    let fleet = fleet();
+    let mut one = Worker::join(&fleet, 1);
+    let some = |lease, experts: &[(u16, Vec<(u16, u16)>)]| {
+        let experts = experts.iter().cloned().collect();
+        fleet.ready(&one.session, &SliceReady { lease, bytes: 8, experts }).unwrap();
+    };
+    fleet.catch_up(Instant::now());
+    some(1, &[(0, vec![(0, 1)]), (7, vec![(0, 9)])]);
+    assert_eq!(holder(&fleet, 0), Some((Hex([1; 16]), 1)));
+    assert_eq!((fleet.coverage(), fleet.settled()), ((8, 2), None), "only what was leased, and the lease goes on");
+    let before = fleet.routes();
+    some(1, &[(0, vec![(0, 1)])]);
+    some(9, &[(0, vec![(0, 3)])]);
+    fleet.catch_up(Instant::now());
+    assert!(Arc::ptr_eq(&before, &fleet.routes()), "no news, and another lease");
+    fleet.release(&one.session, &Release { lease: 1, experts: BTreeMap::from([(0, vec![(0, 0)])]) }).unwrap();
+    assert_eq!(routed(&fleet, 0), None);
+
+    fleet.offer(&one.session, Offer { memory_bytes: 4 * 8, ..offer(vec![]) }).unwrap();
+    fleet.catch_up(Instant::now());
+    ready(&fleet, &one.session, 2);
+    fleet.offer(&one.session, offer(vec![])).unwrap();
+    fleet.catch_up(Instant::now());
+    some(3, &[(0, vec![(0, 3)]), (1, vec![(0, 1)])]);
+    assert_eq!(holder(&fleet, 0), Some((Hex([1; 16]), 2)), "under the lease that is whole");
+    assert_eq!((holder(&fleet, 1), fleet.coverage().1), (Some((Hex([1; 16]), 3)), 6));
+    ready(&fleet, &one.session, 3);
+    assert_eq!((holder(&fleet, 0), fleet.settled()), (Some((Hex([1; 16]), 3)), Some(1)));
+    assert!(one.lease().is_some());
 }

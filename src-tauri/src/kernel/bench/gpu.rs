@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use super::workload::expert_bytes;
-use super::{BenchError, BenchOptions, ExpertsBench, PATIENCE, Workload, median, ms};
+use super::{BenchError, BenchOptions, ExpertsBench, PATIENCE, Samples, Workload, median, ms};
 use crate::kernel::ExpertCompute;
 use crate::kernel::gpu::{GpuKernel, GpuOptions, adapters, bandwidth};
 
@@ -30,18 +30,18 @@ pub fn measure_gpu(options: &BenchOptions, gpu: &GpuOptions) -> Result<ExpertsBe
         let options = BenchOptions { experts, ..options.clone() };
         let mut workload = Workload::new(*ty, &options, &kernel)?;
         for rows in &options.rows {
-            let (mut times, mut kernel_times) = (Vec::new(), Vec::new());
+            let (mut samples, mut kernel_times) = (Samples::default(), Vec::new());
             let start = Instant::now();
             // One round more, for warming up, where there is time for it.
             for round in 0..=options.rounds {
-                let part = workload.next(*rows);
+                let part = [workload.next(*rows)];
                 let asked = Instant::now();
-                let (partials, on_the_gpu) = kernel.compute_timed(workload.experts(), 0, &[part])?;
+                let (partials, on_the_gpu) = kernel.compute_timed(workload.experts(), 0, &part)?;
                 black_box(partials);
                 let took = ms(asked.elapsed());
                 let is_last = start.elapsed() > PATIENCE;
                 if round > 0 || is_last {
-                    times.push(took);
+                    samples.push(took, on_the_gpu.map(ms), workload.bytes(&part[0]));
                     kernel_times.extend(on_the_gpu.map(ms));
                 }
                 if is_last {
@@ -50,7 +50,7 @@ pub fn measure_gpu(options: &BenchOptions, gpu: &GpuOptions) -> Result<ExpertsBe
             }
             let kernel_ms = (!kernel_times.is_empty()).then(|| median(&mut kernel_times));
             let path = ("gpu".to_owned(), None);
-            lines.push(options.line(&mut workload, *rows, path, &mut times, kernel_ms, read.gb_per_s));
+            lines.push(options.line(*ty, *rows, path, samples, kernel_ms, read.gb_per_s));
         }
     }
     Ok(options.report(kernel.device(), lines))

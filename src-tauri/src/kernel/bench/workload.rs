@@ -15,12 +15,27 @@ use crate::wire::work::{Activations, Assignment, Dispatch, RowHead};
 /// Bytes that one thread reads at a time in the plain read.
 const READ_PIECE: usize = 1 << 16;
 
-/// Synthetic experts of one layer, and requests that walk through all of them.
+/// Synthetic experts of one layer, and requests of rows that are each routed afresh, as by an untrained router.
 pub struct Workload {
     ty: BlockType,
     held: Held,
     options: BenchOptions,
-    turn: usize,
+    random: Random,
+}
+
+/// Xorshift: the same routes and weights in every run.
+#[derive(Clone, Copy)]
+struct Random(u64);
+
+impl Random {
+    const START: Self = Self(0x9e37_79b9_7f4a_7c15);
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
 }
 
 struct Held(Vec<Arc<Expert>>);
@@ -50,7 +65,7 @@ impl Workload {
             compute.place(Expert::new(&weights)?).map(Arc::new)
         };
         let held = Held((0..options.experts).map(expert).collect::<Result<_, _>>()?);
-        Ok(Self { ty, held, options: options.clone(), turn: 0 })
+        Ok(Self { ty, held, options: options.clone(), random: Random::START })
     }
 
     /// The experts.
@@ -66,8 +81,7 @@ impl Workload {
 
     /// The next request, of `rows` rows.
     pub fn next(&mut self, rows: usize) -> Dispatch {
-        self.turn += self.options.experts_per_row;
-        request(self.ty, self.turn, rows, &self.options)
+        request(self.ty, &mut self.random, rows, &self.options)
     }
 
     /// Stored bytes of the weights that `part` needs.
@@ -77,28 +91,30 @@ impl Workload {
     }
 
     /// Reads the weights that `part` needs once; returns their bytes.
-    pub(super) fn read(&self, crew: &Crew, part: &Dispatch) -> usize {
+    pub(super) fn read(&self, crew: Crew, part: &Dispatch) -> usize {
         let needed: BTreeSet<u16> = part.assignments.iter().map(|a| a.expert).collect();
         let weights = needed.iter().filter_map(|e| self.held.0.get(usize::from(*e))).filter_map(|e| e.weights());
-        let mut pieces: Vec<_> = weights
-            .flat_map(|w| [&w.gate, &w.up, &w.down])
-            .flat_map(|m| m.data.chunks(READ_PIECE).map(|bytes| (bytes, 0)))
-            .collect();
-        crew.each(
-            usize::MAX,
-            &mut pieces,
-            || (),
-            |(), (bytes, sum)| {
-                let lines = bytes.as_chunks::<64>().0.iter().map(|line| line.as_chunks::<8>().0);
-                let sums = lines.fold([0u64; 8], |sums, words| {
-                    std::array::from_fn(|i| sums[i] ^ words.get(i).map_or(0, |w| u64::from_le_bytes(*w)))
-                });
-                *sum = sums.into_iter().fold(0, |a, b| a ^ b);
-            },
-        );
-        black_box(pieces.iter().fold(0, |sum, (_, piece)| sum ^ piece));
-        pieces.iter().map(|(bytes, _)| bytes.len()).sum()
+        read_once(crew, weights.flat_map(|w| [&w.gate, &w.up, &w.down]))
     }
+}
+
+/// Reads the bytes of `matrices` once; returns how many they are.
+pub(super) fn read_once<'a>(crew: Crew, matrices: impl Iterator<Item = &'a Matrix>) -> usize {
+    let mut pieces: Vec<_> = matrices.flat_map(|m| m.data.chunks(READ_PIECE)).map(|bytes| (bytes, 0)).collect();
+    crew.each(
+        usize::MAX,
+        &mut pieces,
+        || (),
+        |(), (bytes, sum)| {
+            let lines = bytes.as_chunks::<64>().0.iter().map(|line| line.as_chunks::<8>().0);
+            let sums = lines.fold([0u64; 8], |sums, words| {
+                std::array::from_fn(|i| sums[i] ^ words.get(i).map_or(0, |w| u64::from_le_bytes(*w)))
+            });
+            *sum = sums.into_iter().fold(0, |a, b| a ^ b);
+        },
+    );
+    black_box(pieces.iter().fold(0, |sum, (_, piece)| sum ^ piece));
+    pieces.iter().map(|(bytes, _)| bytes.len()).sum()
 }
 
 /// Stored bytes of an expert.
@@ -108,14 +124,11 @@ pub(super) fn expert_bytes(ty: BlockType, options: &BenchOptions) -> usize {
 }
 
 /// Random bytes under scales near 2^-8, in memory of its own.
-fn synthetic(ty: BlockType, rows: usize, cols: usize) -> Option<Matrix> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+pub(super) fn synthetic(ty: BlockType, rows: usize, cols: usize) -> Option<Matrix> {
+    let mut random = Random::START;
     let mut data: Vec<u8> = Vec::with_capacity(rows * ty.row_bytes(cols)? + 8);
     while data.len() < rows * ty.row_bytes(cols)? {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        data.extend_from_slice(&state.to_le_bytes());
+        data.extend_from_slice(&random.next().to_le_bytes());
     }
     data.truncate(rows * ty.row_bytes(cols)?);
     for block in data.chunks_exact_mut(ty.block().1) {
@@ -133,8 +146,8 @@ fn synthetic(ty: BlockType, rows: usize, cols: usize) -> Option<Matrix> {
     Matrix::new(ty, rows, cols, data.into())
 }
 
-/// A request of `rows` rows that starts at expert `turn`.
-fn request(ty: BlockType, turn: usize, rows: usize, options: &BenchOptions) -> Dispatch {
+/// A request of `rows` rows, each with its own random experts.
+fn request(ty: BlockType, random: &mut Random, rows: usize, options: &BenchOptions) -> Dispatch {
     let (mut wire, mut floats) = (Vec::new(), Vec::new());
     let gate = if ty.is_float() {
         GateWeight { mantissa: 0, exponent: 0 }
@@ -150,8 +163,10 @@ fn request(ty: BlockType, turn: usize, rows: usize, options: &BenchOptions) -> D
             // Sines are finite, so that the row always has a quantised form.
             let _ = quantise_row(&x, &mut wire);
         }
-        let count = options.experts_per_row;
-        let own: BTreeSet<u16> = (0..count).map(|j| ((turn + 11 * r + j) % options.experts) as u16).collect();
+        let mut own = BTreeSet::new();
+        while own.len() < options.experts_per_row.min(options.experts) {
+            own.insert((random.next() % options.experts as u64) as u16);
+        }
         heads.push(RowHead { grid: 0, count: own.len() as u16, first: assignments.len() as u32 });
         assignments.extend(own.iter().map(|expert| Assignment { expert: *expert, gate }));
     }

@@ -16,6 +16,9 @@ use crate::model::BlockType;
 use crate::types::GateWeight;
 pub(super) use row::Row;
 
+/// Quantised rows that meet unpacked weights in registers.
+const ROWS_AT_ONCE: usize = 4;
+
 /// Proof that this CPU has AVX2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Avx2 {
@@ -42,14 +45,17 @@ impl Engine for Avx2 {
     }
 
     fn dots(self, weights: &ExactMatrix, rows: Range<usize>, xs: &[&Row], out: &mut [i32]) {
-        // SAFETY: `self` exists only where `detect` found the instructions.
-        unsafe {
-            match *xs {
-                [] => {}
-                [a] => dots(weights, rows, [a], out),
-                [a, b] => dots(weights, rows, [a, b], out),
-                [a, b, c] => dots(weights, rows, [a, b, c], out),
-                [a, b, c, d, ..] => dots(weights, rows, [a, b, c, d], out),
+        let n = rows.len();
+        for (xs, out) in xs.chunks(ROWS_AT_ONCE).zip(out.chunks_mut(ROWS_AT_ONCE * n.max(1))) {
+            // SAFETY: `self` exists only where `detect` found the instructions.
+            unsafe {
+                match *xs {
+                    [] => {}
+                    [a] => dots(weights, rows.clone(), [a], out),
+                    [a, b] => dots(weights, rows.clone(), [a, b], out),
+                    [a, b, c] => dots(weights, rows.clone(), [a, b, c], out),
+                    [a, b, c, d, ..] => dots(weights, rows.clone(), [a, b, c, d], out),
+                }
             }
         }
     }
@@ -62,6 +68,11 @@ impl Engine for Avx2 {
     fn quantise(self, x: &[f32], wire: &mut Vec<u8>) -> Result<(), Poison> {
         // SAFETY: as above.
         unsafe { quantise(x, wire) }
+    }
+
+    fn reals(self, dots: Dots<'_>, out: &mut [f32]) {
+        // SAFETY: as above.
+        unsafe { reals(dots, out) }
     }
 
     fn add_outputs(self, dots: Dots<'_>, gate: GateWeight, grid: i8, sums: &mut [i32]) -> Result<(), OutOfRange> {
@@ -91,6 +102,11 @@ fn swiglu(gate: Dots<'_>, up: Dots<'_>, out: &mut [f32]) {
 #[target_feature(enable = "avx2")]
 fn quantise(x: &[f32], wire: &mut Vec<u8>) -> Result<(), Poison> {
     elementwise::quantise(x, wire)
+}
+
+#[target_feature(enable = "avx2")]
+fn reals(dots: Dots<'_>, out: &mut [f32]) {
+    elementwise::reals(dots, out);
 }
 
 #[target_feature(enable = "avx2")]

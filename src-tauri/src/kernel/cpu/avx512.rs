@@ -2,12 +2,14 @@
 //!
 //! A *unit* is what stands under one f16 scale (256 weights of a K-quant, 32 of Q8_0 and Q4_0), a *quad* four
 //! consecutive units of a row. Four rows of a quad are sixteen lanes, in the order `unit · 4 + row`, that are scaled,
-//! shifted and rounded together, so that this costs next to nothing per weight.
+//! shifted and rounded together, so that this costs next to nothing per weight: up to four quantised rows are met as
+//! fast as memory gives the weights. More of them meet a [`tile`], which costs more to unpack and less to multiply.
 
 mod k_quants;
 mod lanes;
 mod row;
 mod small;
+mod tile;
 
 use std::ops::Range;
 
@@ -59,7 +61,8 @@ impl Engine for Avx512 {
                 [a] => dots(weights, rows, [a], out),
                 [a, b] => dots(weights, rows, [a, b], out),
                 [a, b, c] => dots(weights, rows, [a, b, c], out),
-                [a, b, c, d, ..] => dots(weights, rows, [a, b, c, d], out),
+                [a, b, c, d] => dots(weights, rows, [a, b, c, d], out),
+                _ => tile::dots(weights, rows, xs, out),
             }
         }
     }
@@ -72,6 +75,11 @@ impl Engine for Avx512 {
     fn quantise(self, x: &[f32], wire: &mut Vec<u8>) -> Result<(), Poison> {
         // SAFETY: as above.
         unsafe { quantise(x, wire) }
+    }
+
+    fn reals(self, dots: Dots<'_>, out: &mut [f32]) {
+        // SAFETY: as above.
+        unsafe { reals(dots, out) }
     }
 
     fn add_outputs(self, dots: Dots<'_>, gate: GateWeight, grid: i8, sums: &mut [i32]) -> Result<(), OutOfRange> {
@@ -99,6 +107,11 @@ fn swiglu(gate: Dots<'_>, up: Dots<'_>, out: &mut [f32]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
 fn quantise(x: &[f32], wire: &mut Vec<u8>) -> Result<(), Poison> {
     elementwise::quantise(x, wire)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
+fn reals(dots: Dots<'_>, out: &mut [f32]) {
+    elementwise::reals(dots, out);
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]

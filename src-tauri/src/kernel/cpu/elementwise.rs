@@ -5,6 +5,7 @@
 
 use super::engine::Dots;
 use crate::kernel::numerics::quantise::{STEPS, block_exponent, step};
+use crate::kernel::numerics::row_dot::power_of_two;
 use crate::kernel::numerics::swiglu::{BEYOND, SIGMOID};
 use crate::kernel::numerics::{OutOfRange, Poison, QuantisedBlock};
 use crate::types::GateWeight;
@@ -17,6 +18,14 @@ pub(super) fn swiglu(gate: Dots<'_>, up: Dots<'_>, out: &mut [f32]) {
     let ups = up.values.iter().zip(up.exponents);
     for (h, ((g, ge), (u, ue))) in out.iter_mut().zip(gates.zip(ups)) {
         *h = silu_times(*g, gate.base + i32::from(*ge), *u, up.base + i32::from(*ue));
+    }
+}
+
+/// The f32 nearest to every dot.
+#[inline(always)]
+pub(super) fn reals(dots: Dots<'_>, out: &mut [f32]) {
+    for (out, (value, exponent)) in out.iter_mut().zip(dots.values.iter().zip(dots.exponents)) {
+        *out = (f64::from(*value) * power_of_two(dots.base + i32::from(*exponent))) as f32;
     }
 }
 

@@ -9,11 +9,11 @@ use crate::model::BlockType;
 use crate::types::GateWeight;
 
 /// Most quantised rows that one pass over a weight row serves.
-pub(super) const ROWS_PER_PASS: usize = 4;
+pub(in crate::kernel) const ROWS_PER_PASS: usize = 32;
 
 /// Dots of consecutive weight rows with one quantised row: dot i is `values[i] · 2^(base + exponents[i])`.
 #[derive(Clone, Copy)]
-pub(super) struct Dots<'a> {
+pub(in crate::kernel) struct Dots<'a> {
     /// One per weight row.
     pub values: &'a [i32],
     /// The weight rows' exponents.
@@ -29,8 +29,17 @@ impl Dots<'_> {
     }
 }
 
+/// A computation for whichever engine this machine has.
+pub(in crate::kernel) trait OnEngine {
+    /// What it gives.
+    type Out;
+
+    /// Computes on `engine`.
+    fn on<E: Engine>(self, engine: E) -> Self::Out;
+}
+
 /// One instruction level. Every method returns the bits of `kernel::numerics`.
-pub(super) trait Engine: Copy + Send + Sync {
+pub(in crate::kernel) trait Engine: Copy + Send + Sync {
     /// A quantised row in the layout that [`dots`](Self::dots) reads for one weight type.
     type Row: Send + Sync;
 
@@ -52,6 +61,11 @@ pub(super) trait Engine: Copy + Send + Sync {
     /// Appends the wire form of `x`.
     fn quantise(self, x: &[f32], wire: &mut Vec<u8>) -> Result<(), Poison> {
         elementwise::quantise(x, wire)
+    }
+
+    /// The f32 nearest to every dot.
+    fn reals(self, dots: Dots<'_>, out: &mut [f32]) {
+        elementwise::reals(dots, out);
     }
 
     /// Adds the weighted dots on the grid to `sums`, which may wrap when there are more than sixteen experts.

@@ -2,10 +2,10 @@
 //!
 //! Experts go in waves that bound what is kept between gate and down; `pieces` cuts a wave's work for the threads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use super::engine::Engine;
+use super::engine::{Engine, OnEngine};
 use super::pieces::{Columns, Inner, Inputs};
 use super::portable::Portable;
 use super::{CpuPath, CpuPathError};
@@ -40,7 +40,7 @@ impl CpuKernel {
     /// This CPU does not support the path, or the threads cannot be had.
     pub fn new(path: CpuPath, threads: usize) -> Result<Self, CpuPathError> {
         let engine = AnyEngine::new(path).ok_or_else(|| path.unsupported())?;
-        let crew = Crew::new(threads).map_err(|e| CpuPathError::Threads { threads, reason: e.to_string() })?;
+        let crew = Crew::new(threads).map_err(|e| CpuPathError::Threads { threads, reason: e.reason })?;
         Ok(Self { path, engine, crew })
     }
 
@@ -65,13 +65,7 @@ impl ExpertCompute for CpuKernel {
             let here = expert.exact().cloned();
             here.ok_or_else(|| KernelError::NotPlaced { expert: id, device: self.device() })
         })?;
-        let (sums, status) = match self.engine {
-            AnyEngine::Portable(engine) => run(engine, &self.crew, &batch),
-            #[cfg(target_arch = "x86_64")]
-            AnyEngine::Avx2(engine) => run(engine, &self.crew, &batch),
-            #[cfg(target_arch = "x86_64")]
-            AnyEngine::Avx512(engine) => run(engine, &self.crew, &batch),
-        };
+        let (sums, status) = self.engine.run(Run { crew: self.crew, batch: &batch });
         Ok(batch::into_parts(parts, &status, sums, batch.hidden))
     }
 
@@ -102,6 +96,25 @@ impl AnyEngine {
             CpuPath::Avx2 | CpuPath::Avx512 => None,
         }
     }
+
+    /// Runs `job` with its instructions.
+    pub fn run<J: OnEngine>(self, job: J) -> J::Out {
+        match self {
+            Self::Portable(engine) => job.on(engine),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(engine) => job.on(engine),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(engine) => job.on(engine),
+        }
+    }
+}
+
+/// Runs `job` with the instructions of [`CpuPath::detect`]; with plain Rust where that is refused, because the bits
+/// are the same.
+pub(in crate::kernel) fn on_the_best_engine<J: OnEngine>(job: J) -> J::Out {
+    static BEST: OnceLock<AnyEngine> = OnceLock::new();
+    let best = || CpuPath::detect().ok().and_then(AnyEngine::new).unwrap_or(AnyEngine::Portable(Portable));
+    BEST.get_or_init(best).run(job)
 }
 
 /// How the batch's rows went so far; a worse status stays.
@@ -122,8 +135,28 @@ impl Statuses {
     }
 }
 
-/// Sums (`rows × hidden`, meaningless where the status is not `Ok`) and statuses of a batch.
-fn run<E: Engine>(engine: E, crew: &Crew, batch: &CpuBatch<'_>) -> (Vec<i32>, Vec<RowStatus>) {
+/// Runs `job` with the instructions of `path`, which this machine must support.
+#[cfg(test)]
+pub(in crate::kernel) fn on_path<J: OnEngine>(path: CpuPath, job: J) -> J::Out {
+    AnyEngine::new(path).expect("a supported path").run(job)
+}
+
+/// A batch and the threads for it.
+struct Run<'a> {
+    crew: Crew,
+    batch: &'a CpuBatch<'a>,
+}
+
+impl OnEngine for Run<'_> {
+    /// Sums (`rows × hidden`, meaningless where the status is not `Ok`) and statuses.
+    type Out = (Vec<i32>, Vec<RowStatus>);
+
+    fn on<E: Engine>(self, engine: E) -> Self::Out {
+        run(engine, self.crew, self.batch)
+    }
+}
+
+fn run<E: Engine>(engine: E, crew: Crew, batch: &CpuBatch<'_>) -> (Vec<i32>, Vec<RowStatus>) {
     let statuses = Statuses(batch.rows.iter().map(|_| AtomicU8::new(0)).collect());
     let inputs = Inputs::new(engine, crew, batch);
     let mut sums = Columns::new(batch);

@@ -8,6 +8,8 @@ use std::arch::x86_64::{
     _mm512_mul_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
+use super::formats::Format;
+
 /// Partial sums of a dot product.
 const LANES: usize = 16;
 
@@ -15,18 +17,18 @@ const LANES: usize = 16;
 #[target_feature(enable = "avx512f")]
 #[inline]
 #[expect(unsafe_code, reason = "vector loads take pointers")]
-pub fn sums_avx512<const W: usize, const X: usize>(
-    w: &[&[[f32; LANES]]; W],
+pub fn sums_avx512<F: Format, const W: usize, const X: usize>(
+    w: &[&[[F::Stored; LANES]]; W],
     x: &[&[[f32; LANES]]; X],
 ) -> [[[f32; LANES]; X]; W] {
-    let blocks = w.iter().chain(x).map(|row| row.len()).min().unwrap_or(0);
+    let blocks = blocks(w, x);
     let mut sums = [[_mm512_setzero_ps(); X]; W];
     for block in 0..blocks {
         for (sums, w) in sums.iter_mut().zip(w) {
-            // SAFETY: `block` is below the length of every row, and a block is sixteen floats.
-            let w = unsafe { _mm512_loadu_ps(w.get_unchecked(block).as_ptr()) };
+            // SAFETY: `block` is below the length of every row, and a block is sixteen weights.
+            let w = unsafe { F::load512(w.get_unchecked(block).as_ptr()) };
             for (sum, x) in sums.iter_mut().zip(x) {
-                // SAFETY: as above.
+                // SAFETY: as above, with floats.
                 let x = unsafe { _mm512_loadu_ps(x.get_unchecked(block).as_ptr()) };
                 *sum = _mm512_add_ps(*sum, _mm512_mul_ps(w, x));
             }
@@ -41,22 +43,22 @@ pub fn sums_avx512<const W: usize, const X: usize>(
 }
 
 /// As [`sums_avx512`], each set of sums in two registers.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,f16c")]
 #[inline]
 #[expect(unsafe_code, reason = "vector loads take pointers")]
-pub fn sums_avx2<const W: usize, const X: usize>(
-    w: &[&[[f32; LANES]]; W],
+pub fn sums_avx2<F: Format, const W: usize, const X: usize>(
+    w: &[&[[F::Stored; LANES]]; W],
     x: &[&[[f32; LANES]]; X],
 ) -> [[[f32; LANES]; X]; W] {
-    let blocks = w.iter().chain(x).map(|row| row.len()).min().unwrap_or(0);
+    let blocks = blocks(w, x);
     let mut sums = [[[_mm256_setzero_ps(); 2]; X]; W];
     for block in 0..blocks {
         for half in 0..2 {
             for (sums, w) in sums.iter_mut().zip(w) {
-                // SAFETY: `block` is below the length of every row, and half a block is eight floats.
-                let w = unsafe { _mm256_loadu_ps(w.get_unchecked(block).as_ptr().add(8 * half)) };
+                // SAFETY: `block` is below the length of every row, and half a block is eight weights.
+                let w = unsafe { F::load256(w.get_unchecked(block).as_ptr().add(8 * half)) };
                 for (sum, x) in sums.iter_mut().zip(x) {
-                    // SAFETY: as above.
+                    // SAFETY: as above, with floats.
                     let x = unsafe { _mm256_loadu_ps(x.get_unchecked(block).as_ptr().add(8 * half)) };
                     sum[half] = _mm256_add_ps(sum[half], _mm256_mul_ps(w, x));
                 }
@@ -71,4 +73,11 @@ pub fn sums_avx2<const W: usize, const X: usize>(
         }
     }
     out
+}
+
+/// Blocks that every row has.
+#[inline(always)]
+fn blocks<S, const W: usize, const X: usize>(w: &[&[[S; LANES]]; W], x: &[&[[f32; LANES]]; X]) -> usize {
+    let w = w.iter().map(|row| row.len()).min().unwrap_or(0);
+    x.iter().map(|row| row.len()).min().unwrap_or(0).min(w)
 }

@@ -8,7 +8,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod elementwise;
-mod engine;
+pub(super) mod engine;
+pub(super) mod formats;
 mod kernel;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod lanes;
@@ -17,6 +18,9 @@ mod portable;
 pub(super) mod sixteen;
 
 pub use kernel::CpuKernel;
+#[cfg(test)]
+pub(super) use kernel::on_path;
+pub(super) use kernel::on_the_best_engine;
 
 /// Names the path to use instead of the fastest one: `portable`, `avx2` or `avx512`.
 pub const PATH_VARIABLE: &str = "KVASIR_CPU";

@@ -28,7 +28,7 @@ pub(super) struct Inputs<R> {
 }
 
 impl<R: Send + Sync> Inputs<R> {
-    pub fn new<E: Engine<Row = R>>(engine: E, crew: &Crew, batch: &CpuBatch<'_>) -> Self {
+    pub fn new<E: Engine<Row = R>>(engine: E, crew: Crew, batch: &CpuBatch<'_>) -> Self {
         let mut types: Vec<BlockType> =
             batch.groups.iter().flat_map(|g| [g.expert.gate.ty(), g.expert.up.ty()]).collect();
         types.sort_unstable();
@@ -59,7 +59,7 @@ pub(super) struct Inner<'a> {
 }
 
 impl<'a> Inner<'a> {
-    pub fn new<E: Engine>(engine: E, crew: &Crew, wave: &'a [CpuGroup], inputs: &Inputs<E::Row>) -> Self {
+    pub fn new<E: Engine>(engine: E, crew: Crew, wave: &'a [CpuGroup], inputs: &Inputs<E::Row>) -> Self {
         let mut values = vec![0f32; wave.iter().map(|g| g.slots.len() * g.expert.gate.rows()).sum()];
         let mut rest = values.as_mut_slice();
         let mut pieces = Vec::new();
@@ -89,7 +89,7 @@ impl<'a> Inner<'a> {
     }
 
     /// The inner rows, quantised and prepared for down; `None` and a call of `poison` where that is impossible.
-    pub fn quantise<E: Engine>(self, engine: E, crew: &Crew, poison: impl Fn(&Slot) + Sync) -> Vec<Option<E::Row>> {
+    pub fn quantise<E: Engine>(self, engine: E, crew: Crew, poison: impl Fn(&Slot) + Sync) -> Vec<Option<E::Row>> {
         let mut rest = self.values.as_slice();
         let mut pieces = Vec::new();
         for group in self.wave {
@@ -131,7 +131,7 @@ impl Columns {
     pub fn add_down<E: Engine>(
         &mut self,
         engine: E,
-        crew: &Crew,
+        crew: Crew,
         batch: &CpuBatch<'_>,
         wave: &[CpuGroup],
         inner: &[Option<E::Row>],

@@ -1,34 +1,45 @@
 //! A matrix prepared for `x Wᵀ`, with one dot product per output and no dependence between them.
 
-use super::product::products;
+use super::bands::bands;
+use super::exact::{Exact, ExactInput, ExactRoom};
+use super::floats::{FloatRoom, Floats};
+use crate::kernel::cpu::engine::{Engine, OnEngine};
+use crate::kernel::cpu::on_the_best_engine;
+use crate::kernel::crew::Crew;
+use crate::kernel::numerics::ExactMatrix;
 use crate::kernel::quant::dequantise;
-use crate::model::Matrix;
-use rayon::prelude::*;
+use crate::model::{BlockType, Matrix};
 
-/// Multiplications below which threads cost more than they save (about 0.05 ms on one core).
-const PARALLEL_WORK_MIN: usize = 1 << 20;
-/// Work of dequantising one weight, in multiplications.
-const DEQUANTISE_WORK: usize = 16;
 /// Most memory that a set of weights may take as f32.
 const RESIDENT_BYTES_MAX: usize = 512 << 20;
-/// Rows that are dequantised together; a multiple of every register tile.
-const STORED_ROWS: usize = 8;
+/// Outputs of a piece: small enough to share out, large enough to stream their weights.
+const PIECE_OUTPUTS: usize = 64;
 
-/// Where a matrix's f32 values live.
+/// Where a matrix's values live, and with it how they are multiplied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Residency {
-    /// In memory as f32: four bytes a weight, fast.
+    /// In memory as f32: four bytes a weight, for small models.
     Resident,
-    /// As stored; rows are dequantised each time they are read.
+    /// As stored, brought to f32 each time they are read.
     Stored,
+    /// As stored; types with an exact form are met as integers, the others as [`Residency::Stored`].
+    Exact,
 }
 
 impl Residency {
-    /// Resident when all of `matrices` fit into 512 MiB as f32, stored otherwise.
+    /// For a backbone: resident when all of `matrices` fit into 512 MiB as f32, exact otherwise.
     pub fn for_weights<'a>(matrices: impl IntoIterator<Item = &'a Matrix>) -> Self {
-        let bytes: usize = matrices.into_iter().map(|m| m.rows * m.cols * size_of::<f32>()).sum();
-        if bytes <= RESIDENT_BYTES_MAX { Self::Resident } else { Self::Stored }
+        if fit(matrices) { Self::Resident } else { Self::Exact }
     }
+
+    /// For what must be computed in f32: resident when all of `matrices` fit into 512 MiB as f32, stored otherwise.
+    pub fn for_floats<'a>(matrices: impl IntoIterator<Item = &'a Matrix>) -> Self {
+        if fit(matrices) { Self::Resident } else { Self::Stored }
+    }
+}
+
+fn fit<'a>(matrices: impl IntoIterator<Item = &'a Matrix>) -> bool {
+    matrices.into_iter().map(|m| m.rows * m.cols * size_of::<f32>()).sum::<usize>() <= RESIDENT_BYTES_MAX
 }
 
 /// A weight matrix `[rows, cols]`, ready to multiply.
@@ -36,28 +47,25 @@ impl Residency {
 pub struct Dense {
     rows: usize,
     cols: usize,
-    weights: Weights,
-}
-
-#[derive(Debug)]
-enum Weights {
-    Resident(Vec<f32>),
-    Stored(Matrix),
+    exact: Option<Exact>,
+    /// What the exact form does not cover is met here.
+    floats: Floats,
 }
 
 impl Dense {
     /// Prepares `matrix`; the caller decides by the size of the whole model.
     #[must_use]
     pub fn new(matrix: &Matrix, residency: Residency) -> Self {
-        let weights = match residency {
-            Residency::Stored => Weights::Stored(matrix.clone()),
+        let (exact, floats) = match residency {
+            Residency::Exact => (Exact::new(matrix), Floats::Stored(matrix.clone())),
+            Residency::Stored => (None, Floats::Stored(matrix.clone())),
             Residency::Resident => {
                 let mut values = vec![0.0; matrix.rows * matrix.cols];
                 dequantise(matrix.ty, &matrix.data, &mut values);
-                Weights::Resident(values)
+                (None, Floats::Resident(values))
             }
         };
-        Self { rows: matrix.rows, cols: matrix.cols, weights }
+        Self { rows: matrix.rows, cols: matrix.cols, exact, floats }
     }
 
     /// Output width.
@@ -74,74 +82,204 @@ impl Dense {
 
     /// `out[r] = W x[r]` for `rows` rows: `x` is `[rows, self.cols()]`, `out` `[rows, self.rows()]`.
     pub fn forward(&self, x: &[f32], rows: usize, out: &mut [f32]) {
-        debug_assert_eq!((x.len(), out.len()), (rows * self.cols, rows * self.rows));
-        if rows == 1 {
-            return self.by_output(x, 1, out);
-        }
-        let mut by_output = vec![0.0; out.len()];
-        self.by_output(x, rows, &mut by_output);
-        for (r, row) in out.chunks_exact_mut(self.rows).enumerate() {
-            row.iter_mut().zip(by_output[r..].iter().step_by(rows)).for_each(|(to, from)| *to = *from);
-        }
+        Self::forward_many(&[self], x, rows, &mut [out]);
     }
 
-    /// The outputs as `[self.rows, rows]`.
-    fn by_output(&self, x: &[f32], rows: usize, out: &mut [f32]) {
-        let dequantise_work = if matches!(self.weights, Weights::Stored(_)) { DEQUANTISE_WORK } else { 0 };
-        if self.rows * self.cols * (rows + dequantise_work) < PARALLEL_WORK_MIN {
-            return self.some_outputs(0, x, rows, out);
-        }
-        let share = self.rows.div_ceil(4 * rayon::current_num_threads()).next_multiple_of(STORED_ROWS);
-        out.par_chunks_mut(share * rows).enumerate().for_each(|(i, out)| self.some_outputs(i * share, x, rows, out));
+    /// [`forward`](Self::forward) of several matrices that read the same rows: `outs[i]` is `[rows, matrices[i].rows()]`.
+    ///
+    /// The rows are quantised once, and the threads meet once.
+    pub fn forward_many(matrices: &[&Self], x: &[f32], rows: usize, outs: &mut [&mut [f32]]) {
+        debug_assert_eq!(matrices.len(), outs.len());
+        debug_assert!(matrices.iter().all(|m| m.cols * rows == x.len()));
+        debug_assert!(matrices.iter().zip(&*outs).all(|(m, out)| m.rows * rows == out.len()));
+        on_the_best_engine(Forward { matrices, x, rows, outs, crew: Crew::all() });
     }
+}
 
-    /// Outputs from `first` on, as many as `out` holds.
-    fn some_outputs(&self, first: usize, x: &[f32], rows: usize, out: &mut [f32]) {
-        match &self.weights {
-            Weights::Resident(values) => {
-                products(&values[first * self.cols..][..out.len() / rows * self.cols], x, self.cols, out);
-            }
-            Weights::Stored(matrix) => {
-                let mut values = vec![0.0; STORED_ROWS * self.cols];
-                for (i, out) in out.chunks_mut(STORED_ROWS * rows).enumerate() {
-                    let count = out.len() / rows;
-                    let (values, start) = (&mut values[..count * self.cols], first + i * STORED_ROWS);
-                    let row_bytes = matrix.row_bytes();
-                    dequantise(matrix.ty, &matrix.data[start * row_bytes..(start + count) * row_bytes], values);
-                    products(values, x, self.cols, out);
-                }
-            }
-        }
+/// Matrices, what they read and where it goes.
+struct Forward<'a, 'o> {
+    matrices: &'a [&'a Dense],
+    x: &'a [f32],
+    rows: usize,
+    outs: &'a mut [&'o mut [f32]],
+    crew: Crew,
+}
+
+/// A thread's own memory.
+#[derive(Default)]
+struct Room {
+    exact: ExactRoom,
+    floats: FloatRoom,
+}
+
+impl OnEngine for Forward<'_, '_> {
+    type Out = ();
+
+    fn on<E: Engine>(self, engine: E) {
+        let Self { matrices, x, rows, outs, crew } = self;
+        let Some(cols) = matrices.first().map(|m| m.cols).filter(|cols| *cols > 0 && rows > 0) else {
+            return outs.iter_mut().for_each(|out| out.fill(0.0));
+        };
+        let met: Vec<(&Dense, Option<&ExactMatrix>)> =
+            matrices.iter().map(|m| (*m, m.exact.as_ref().and_then(Exact::matrix))).collect();
+        let mut types: Vec<BlockType> = met.iter().filter_map(|(_, exact)| Some((*exact)?.ty())).collect();
+        types.sort_unstable();
+        types.dedup();
+        let input = ExactInput::new(engine, crew, x, cols, &types);
+        let work = |(m, exact): &(&Dense, Option<&ExactMatrix>)| {
+            let unpacking = if exact.is_some() { 0 } else { m.floats.unpacking() };
+            m.rows * m.cols * (rows + unpacking)
+        };
+        let size = met.iter().map(work).sum();
+        let pieces = met.iter().zip(outs.iter_mut()).flat_map(|((dense, exact), out)| {
+            bands(out, dense.rows, PIECE_OUTPUTS).map(move |band| (*dense, *exact, band))
+        });
+        crew.each(size, pieces, Room::default, |Room { exact: dots, floats }, (dense, exact, mut band)| match exact {
+            None => dense.floats.multiply(x, cols, 0, &mut band, floats),
+            Some(weights) => input.multiply(engine, weights, &mut band, dots, |r, band| {
+                dense.floats.multiply(&x[r * cols..(r + 1) * cols], cols, r, band, floats);
+            }),
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::BlockType;
+    use crate::kernel::cpu::tests::cases::{Random, RowMode, WeightMode, row, weights};
+    use crate::kernel::cpu::{CpuPath, on_path};
+    use crate::kernel::float::products;
+    use crate::kernel::numerics::{QuantisedRow, row_dot};
 
-    fn matrix(rows: usize, cols: usize) -> Matrix {
+    const EXACT: [BlockType; 5] = [BlockType::Q4_K, BlockType::Q5_K, BlockType::Q6_K, BlockType::Q8_0, BlockType::Q4_0];
+
+    fn floats(rows: usize, cols: usize) -> Matrix {
         let bytes = (0..rows * cols).flat_map(|i| (((i * 7919) % 997) as f32 / 500.0 - 1.0).to_le_bytes());
-        Matrix::new(BlockType::F32, rows, cols, bytes.collect::<Vec<u8>>().into()).unwrap()
+        Matrix::new(BlockType::F32, rows, cols, bytes.collect::<Vec<u8>>().into()).expect("the shape")
+    }
+
+    /// All outputs, by the instructions of `path` and `threads` threads.
+    fn on(path: CpuPath, threads: usize, matrices: &[&Dense], x: &[f32], rows: usize) -> Vec<Vec<u32>> {
+        let mut outs: Vec<Vec<f32>> = matrices.iter().map(|m| vec![f32::NAN; rows * m.rows()]).collect();
+        let mut outs_mut: Vec<&mut [f32]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
+        let crew = Crew::new(threads).expect("threads");
+        on_path(path, Forward { matrices, x, rows, outs: &mut outs_mut, crew });
+        outs.iter().map(|out| out.iter().map(|v| v.to_bits()).collect()).collect()
+    }
+
+    /// Dequantise, multiply and add in f32.
+    fn in_floats(matrix: &Matrix, x: &[f32]) -> Vec<u32> {
+        let mut values = vec![0.0; matrix.rows * matrix.cols];
+        dequantise(matrix.ty, &matrix.data, &mut values);
+        let mut out = vec![0.0; matrix.rows];
+        products(&values, x, matrix.cols, &mut out);
+        out.iter().map(|v| v.to_bits()).collect()
+    }
+
+    /// The definition of an exact dense row.
+    fn by_definition(matrix: &Matrix, x: &[f32]) -> Vec<u32> {
+        let exact = ExactMatrix::new(matrix).expect("finite scales");
+        match QuantisedRow::quantise(x) {
+            Ok(x) => (0..matrix.rows).map(|r| row_dot(&exact, r, &x).to_f32().to_bits()).collect(),
+            Err(_) => in_floats(matrix, x),
+        }
     }
 
     #[test]
-    fn rows_threads_and_residency_do_not_change_a_bit() {
-        let (out_width, in_width, rows) = (1030, 300, 13);
-        let matrix = matrix(out_width, in_width);
-        let x: Vec<f32> = (0..rows * in_width).map(|i| ((i * 104_729) % 1013) as f32 / 500.0 - 1.0).collect();
-        let forward = |dense: &Dense, rows: usize, x: &[f32]| {
-            let mut out = vec![0.0; rows * out_width];
-            dense.forward(x, rows, &mut out);
-            out
-        };
-        let resident = Dense::new(&matrix, Residency::Resident);
-        let all = forward(&resident, rows, &x);
-        assert_eq!(all, forward(&Dense::new(&matrix, Residency::Stored), rows, &x));
-        for (r, row) in x.chunks_exact(in_width).enumerate() {
-            assert_eq!(all[r * out_width..(r + 1) * out_width], forward(&resident, 1, row));
+    fn exact_rows_equal_their_definition_on_every_path_beside_any_others() {
+        let mut random = Random::new(7);
+        for (ty, (out_width, cols)) in
+            EXACT.into_iter().flat_map(|ty| [(1, 256), (70, 768), (131, 1280)].map(|s| (ty, s)))
+        {
+            let rows = 1 + random.below(40) as usize;
+            let mode = random.pick(&[WeightMode::Even, WeightMode::Bytes, WeightMode::Extreme]);
+            let matrix = weights(ty, mode, out_width, cols, &mut random);
+            let dense = Dense::new(&matrix, Residency::Exact);
+            let x: Vec<f32> = (0..rows).flat_map(|r| row(RowMode::ALL[r % 10], cols, &mut random)).collect();
+            let expected: Vec<u32> = x.chunks(cols).flat_map(|x| by_definition(&matrix, x)).collect();
+            for path in CpuPath::supported() {
+                for threads in [1, 3] {
+                    let got = on(path, threads, &[&dense], &x, rows);
+                    assert_eq!(got, [expected.clone()], "{ty:?} {mode:?} {out_width} x {cols}, {rows} rows, {path}");
+                }
+                let alone: Vec<u32> = x.chunks(cols).flat_map(|x| on(path, 2, &[&dense], x, 1).concat()).collect();
+                assert_eq!(alone, expected, "{ty:?} {mode:?} {out_width} x {cols}, one by one, {path}");
+            }
         }
-        let one_thread = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-        assert_eq!(all, one_thread.install(|| forward(&resident, rows, &x)));
+    }
+
+    #[test]
+    fn small_blocks_may_end_within_a_super_block_and_rows_may_be_as_long_as_the_proofs() {
+        let mut random = Random::new(8);
+        for (ty, cols) in
+            [(BlockType::Q8_0, 288), (BlockType::Q4_0, 96), (BlockType::Q8_0, 8192), (BlockType::Q4_K, 8192)]
+        {
+            let matrix = weights(ty, WeightMode::Even, 37, cols, &mut random);
+            let dense = Dense::new(&matrix, Residency::Exact);
+            let x: Vec<f32> = (0..11).flat_map(|_| row(RowMode::HeavyTails, cols, &mut random)).collect();
+            let expected: Vec<u32> = x.chunks(cols).flat_map(|x| by_definition(&matrix, x)).collect();
+            for path in CpuPath::supported() {
+                assert_eq!(on(path, 2, &[&dense], &x, 11), [expected.clone()], "{ty:?} {cols} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn matrices_that_share_their_input_give_what_each_gives_alone() {
+        let mut random = Random::new(9);
+        let cols = 512;
+        let mut matrices: Vec<Matrix> =
+            EXACT.into_iter().map(|ty| weights(ty, WeightMode::Even, 90, cols, &mut random)).collect();
+        matrices.push(floats(65, cols));
+        let dense: Vec<Dense> = matrices.iter().map(|m| Dense::new(m, Residency::Exact)).collect();
+        let together: Vec<&Dense> = dense.iter().collect();
+        let x: Vec<f32> = (0..9).flat_map(|_| row(RowMode::Outliers, cols, &mut random)).collect();
+        for path in CpuPath::supported() {
+            let alone: Vec<_> = dense.iter().flat_map(|m| on(path, 1, &[m], &x, 9)).collect();
+            assert_eq!(on(path, 2, &together, &x, 9), alone, "{path}");
+        }
+        assert_eq!(on(CpuPath::Portable, 2, &[], &x, 9), Vec::<Vec<u32>>::new());
+    }
+
+    #[test]
+    fn what_the_integers_cannot_hold_takes_its_course_in_floats() {
+        let mut random = Random::new(10);
+        let mut x = row(RowMode::Gaussian, 256, &mut random);
+        x[3] = f32::NAN;
+        let matrix = weights(BlockType::Q8_0, WeightMode::Even, 5, 256, &mut random);
+        let dense = Dense::new(&matrix, Residency::Exact);
+        let mut out = [0.0; 5];
+        dense.forward(&x, 1, &mut out);
+        assert!(out.iter().all(|v| v.is_nan()));
+        // An infinite scale takes the whole matrix out of the exact form.
+        let mut data = matrix.data.to_vec();
+        data[..2].copy_from_slice(&0x7c00u16.to_le_bytes());
+        let matrix = Matrix::new(BlockType::Q8_0, 5, 256, data.into()).expect("the shape");
+        let dense = Dense::new(&matrix, Residency::Exact);
+        x[3] = 1.0;
+        dense.forward(&x, 1, &mut out);
+        assert_eq!(out.map(f32::to_bits), in_floats(&matrix, &x)[..]);
+        assert!(!out[0].is_finite() && out[1].is_finite());
+    }
+
+    #[test]
+    fn rows_threads_and_residency_do_not_change_a_bit_of_floats() {
+        let (out_width, cols, rows) = (1030, 300, 37);
+        let matrix = floats(out_width, cols);
+        let x: Vec<f32> = (0..rows * cols).map(|i| ((i * 104_729) % 1013) as f32 / 500.0 - 1.0).collect();
+        let resident = Dense::new(&matrix, Residency::Resident);
+        let all = on(CpuPath::Portable, 1, &[&resident], &x, rows);
+        for residency in [Residency::Stored, Residency::Exact] {
+            assert_eq!(all, on(CpuPath::Portable, 2, &[&Dense::new(&matrix, residency)], &x, rows));
+        }
+        for (r, row) in x.chunks_exact(cols).enumerate() {
+            let alone = on(CpuPath::Portable, 3, &[&resident], row, 1);
+            assert_eq!(all[0][r * out_width..(r + 1) * out_width], alone[0]);
+        }
+        let mut random = Random::new(11);
+        let quantised = weights(BlockType::Q6_K, WeightMode::Even, 21, 512, &mut random);
+        let x = row(RowMode::Gaussian, 512 * 20, &mut random);
+        let stored = on(CpuPath::Portable, 2, &[&Dense::new(&quantised, Residency::Stored)], &x, 20);
+        assert_eq!(stored[0], x.chunks(512).flat_map(|x| in_floats(&quantised, x)).collect::<Vec<_>>());
     }
 }

@@ -1,7 +1,7 @@
 //! The feed-forward network of an expert in f32.
 
 use super::dense::{Dense, Residency};
-use super::math::silu;
+use super::elementwise::silu_times;
 use crate::model::ExpertWeights;
 
 /// An expert's three matrices, ready to multiply.
@@ -31,8 +31,7 @@ pub fn ffn(gate: &Dense, up: &Dense, down: &Dense, x: &[f32], out: &mut [f32]) {
     let rows = x.len() / gate.cols().max(1);
     let mut inner = vec![0.0; rows * gate.rows()];
     let mut factor = vec![0.0; inner.len()];
-    gate.forward(x, rows, &mut inner);
-    up.forward(x, rows, &mut factor);
-    inner.iter_mut().zip(&factor).for_each(|(g, u)| *g = silu(*g) * u);
+    Dense::forward_many(&[gate, up], x, rows, &mut [&mut inner, &mut factor]);
+    silu_times(&mut inner, &factor);
     down.forward(&inner, rows, out);
 }

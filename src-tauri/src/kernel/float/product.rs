@@ -1,5 +1,7 @@
 //! Dot products and weighted sums of rows in a fixed order.
 
+use crate::kernel::cpu::formats::{Brain, Format, Half, Native, Single};
+
 /// Partial sums of a dot product; element k belongs to lane `k % 16`.
 const LANES: usize = 16;
 type Lanes = [f32; LANES];
@@ -20,18 +22,18 @@ fn tree(lanes: &Lanes) -> f32 {
 /// Adds what is left of two rows behind their whole blocks.
 #[cold]
 #[inline(never)]
-fn with_tail(lanes: &Lanes, w: &[f32], x: &[f32]) -> Lanes {
+fn with_tail<F: Format>(lanes: &Lanes, w: &[F::Stored], x: &[f32]) -> Lanes {
     let mut lanes = *lanes;
     for (lane, (w, x)) in lanes.iter_mut().zip(w.iter().zip(x)) {
-        *lane += w * x;
+        *lane += F::value(*w) * x;
     }
     lanes
 }
 
 /// The whole blocks of each row.
 #[inline(always)]
-fn blocks<'a, const N: usize>(rows: &[&'a [f32]; N]) -> [&'a [Lanes]; N] {
-    let mut blocks: [&[Lanes]; N] = [&[]; N];
+fn blocks<'a, T, const N: usize>(rows: &[&'a [T]; N]) -> [&'a [[T; LANES]]; N] {
+    let mut blocks: [&[[T; LANES]]; N] = [&[]; N];
     for (blocks, row) in blocks.iter_mut().zip(rows) {
         *blocks = row.as_chunks().0;
     }
@@ -40,8 +42,8 @@ fn blocks<'a, const N: usize>(rows: &[&'a [f32]; N]) -> [&'a [Lanes]; N] {
 
 /// Rows `first..first + N` of a matrix.
 #[inline(always)]
-fn rows_of<const N: usize>(matrix: &[f32], cols: usize, first: usize) -> [&[f32]; N] {
-    let mut rows: [&[f32]; N] = [&[]; N];
+fn rows_of<T, const N: usize>(matrix: &[T], cols: usize, first: usize) -> [&[T]; N] {
+    let mut rows: [&[T]; N] = [&[]; N];
     for (i, row) in rows.iter_mut().enumerate() {
         *row = &matrix[(first + i) * cols..][..cols];
     }
@@ -51,7 +53,10 @@ fn rows_of<const N: usize>(matrix: &[f32], cols: usize, first: usize) -> [&[f32]
 /// How the sixteen partial sums of W rows with X rows are kept.
 trait Level {
     /// Over the whole blocks of rows of one length.
-    fn sums<const W: usize, const X: usize>(w: &[&[Lanes]; W], x: &[&[Lanes]; X]) -> [[Lanes; X]; W];
+    fn sums<F: Format, const W: usize, const X: usize>(
+        w: &[&[[F::Stored; LANES]]; W],
+        x: &[&[Lanes]; X],
+    ) -> [[Lanes; X]; W];
 }
 
 /// Plain Rust.
@@ -59,14 +64,17 @@ struct Narrow;
 
 impl Level for Narrow {
     #[inline(always)]
-    fn sums<const W: usize, const X: usize>(w: &[&[Lanes]; W], x: &[&[Lanes]; X]) -> [[Lanes; X]; W] {
+    fn sums<F: Format, const W: usize, const X: usize>(
+        w: &[&[[F::Stored; LANES]]; W],
+        x: &[&[Lanes]; X],
+    ) -> [[Lanes; X]; W] {
         let mut sums = [[[0.0; LANES]; X]; W];
         for (sums, w) in sums.iter_mut().zip(w) {
             for (sums, x) in sums.iter_mut().zip(x) {
                 let mut kept = [0.0; LANES];
                 for (w, x) in w.iter().zip(*x) {
                     for l in 0..LANES {
-                        kept[l] += w[l] * x[l];
+                        kept[l] += F::value(w[l]) * x[l];
                     }
                 }
                 *sums = kept;
@@ -78,10 +86,10 @@ impl Level for Narrow {
 
 #[cfg(target_arch = "x86_64")]
 mod wide {
-    use super::{Lanes, Level};
+    use super::{Format, LANES, Lanes, Level};
     use crate::kernel::cpu::lanes::{sums_avx2, sums_avx512};
 
-    /// AVX2, for functions that run because the machine has it.
+    /// AVX2 and F16C, for functions that run because the machine has them.
     pub(super) struct Avx2;
     /// AVX-512F, for functions that run because the machine has it.
     pub(super) struct Avx512;
@@ -89,53 +97,64 @@ mod wide {
     impl Level for Avx2 {
         #[inline(always)]
         #[expect(unsafe_code, reason = "calls code compiled for a detected instruction level")]
-        fn sums<const W: usize, const X: usize>(w: &[&[Lanes]; W], x: &[&[Lanes]; X]) -> [[Lanes; X]; W] {
-            // SAFETY: only `products` names this level, after it found AVX2.
-            unsafe { sums_avx2(w, x) }
+        fn sums<F: Format, const W: usize, const X: usize>(
+            w: &[&[[F::Stored; LANES]]; W],
+            x: &[&[Lanes]; X],
+        ) -> [[Lanes; X]; W] {
+            // SAFETY: only `products` and its kin name this level, after they found AVX2 and F16C.
+            unsafe { sums_avx2::<F, W, X>(w, x) }
         }
     }
 
     impl Level for Avx512 {
         #[inline(always)]
         #[expect(unsafe_code, reason = "calls code compiled for a detected instruction level")]
-        fn sums<const W: usize, const X: usize>(w: &[&[Lanes]; W], x: &[&[Lanes]; X]) -> [[Lanes; X]; W] {
-            // SAFETY: only `products` names this level, after it found AVX-512F.
-            unsafe { sums_avx512(w, x) }
+        fn sums<F: Format, const W: usize, const X: usize>(
+            w: &[&[[F::Stored; LANES]]; W],
+            x: &[&[Lanes]; X],
+        ) -> [[Lanes; X]; W] {
+            // SAFETY: only `products` and its kin name this level, after they found AVX-512F.
+            unsafe { sums_avx512::<F, W, X>(w, x) }
         }
     }
 }
 
 /// Dot products of W rows with X rows, all of one length.
 #[inline(always)]
-fn tile<L: Level, const W: usize, const X: usize>(w: [&[f32]; W], x: [&[f32]; X]) -> [[f32; X]; W] {
-    let sums = L::sums(&blocks(&w), &blocks(&x));
+fn tile<L: Level, F: Format, const W: usize, const X: usize>(w: [&[F::Stored]; W], x: [&[f32]; X]) -> [[f32; X]; W] {
+    let sums = L::sums::<F, W, X>(&blocks(&w), &blocks(&x));
     let done = w[0].len() / LANES * LANES;
     let mut out = [[0.0; X]; W];
     for ((out, sums), w) in out.iter_mut().zip(&sums).zip(&w) {
         for ((out, sums), x) in out.iter_mut().zip(sums).zip(&x) {
             let whole = w.len() == done;
-            *out = if whole { tree(sums) } else { tree(&with_tail(sums, &w[done..], &x[done..])) };
+            *out = if whole { tree(sums) } else { tree(&with_tail::<F>(sums, &w[done..], &x[done..])) };
         }
     }
     out
 }
 
 #[inline(always)]
-fn products_body<L: Level, const W: usize, const X: usize>(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
+fn products_body<L: Level, F: Format, const W: usize, const X: usize>(
+    w: &[F::Stored],
+    x: &[f32],
+    cols: usize,
+    out: &mut [f32],
+) {
     let (w_rows, x_rows) = (w.len() / cols, x.len() / cols);
     let mut i = 0;
     while i + W <= w_rows {
-        let rows = rows_of::<W>(w, cols, i);
+        let rows = rows_of::<_, W>(w, cols, i);
         let mut j = 0;
         while j + X <= x_rows {
-            let sums = tile::<L, W, X>(rows, rows_of(x, cols, j));
+            let sums = tile::<L, F, W, X>(rows, rows_of(x, cols, j));
             for (a, sums) in sums.iter().enumerate() {
                 out[(i + a) * x_rows + j..][..X].copy_from_slice(sums);
             }
             j += X;
         }
         for j in j..x_rows {
-            let sums = tile::<L, W, 1>(rows, rows_of(x, cols, j));
+            let sums = tile::<L, F, W, 1>(rows, rows_of(x, cols, j));
             for (a, sum) in sums.iter().enumerate() {
                 out[(i + a) * x_rows + j] = sum[0];
             }
@@ -144,7 +163,7 @@ fn products_body<L: Level, const W: usize, const X: usize>(w: &[f32], x: &[f32],
     }
     for i in i..w_rows {
         for j in 0..x_rows {
-            out[i * x_rows + j] = tile::<L, 1, 1>(rows_of(w, cols, i), rows_of(x, cols, j))[0][0];
+            out[i * x_rows + j] = tile::<L, F, 1, 1>(rows_of(w, cols, i), rows_of(x, cols, j))[0][0];
         }
     }
 }
@@ -182,7 +201,7 @@ macro_rules! at_the_widest_level {
                 fn wide($($arg: $ty),*) {
                     $wide($($arg),*);
                 }
-                #[target_feature(enable = "avx2")]
+                #[target_feature(enable = "avx2,f16c")]
                 fn middle($($arg: $ty),*) {
                     $middle($($arg),*);
                 }
@@ -191,9 +210,9 @@ macro_rules! at_the_widest_level {
                     // SAFETY: the line above found AVX-512F.
                     return unsafe { wide($($arg),*) };
                 }
-                if is_x86_feature_detected!("avx2") {
+                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
                     #[expect(unsafe_code, reason = "calls code compiled for a detected instruction level")]
-                    // SAFETY: the line above found AVX2.
+                    // SAFETY: the line above found AVX2 and F16C.
                     return unsafe { middle($($arg),*) };
                 }
             }
@@ -205,7 +224,29 @@ macro_rules! at_the_widest_level {
 at_the_widest_level! {
     /// Every row of `w` times every row of `x`, both `cols` wide: `out[i · x_rows + j] = w_i · x_j`.
     products(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]),
-    products_body::<wide::Avx512, 4, 4>, products_body::<wide::Avx2, 2, 3>, products_body::<Narrow, 1, 1>
+    products_body::<wide::Avx512, Native, 4, 4>, products_body::<wide::Avx2, Native, 2, 3>,
+    products_body::<Narrow, Native, 1, 1>
+}
+
+at_the_widest_level! {
+    /// [`products`] of weights in F32 as a file stores them.
+    products_single(w: &[[u8; 4]], x: &[f32], cols: usize, out: &mut [f32]),
+    products_body::<wide::Avx512, Single, 4, 4>, products_body::<wide::Avx2, Single, 2, 3>,
+    products_body::<Narrow, Single, 1, 1>
+}
+
+at_the_widest_level! {
+    /// [`products`] of weights in F16.
+    products_half(w: &[[u8; 2]], x: &[f32], cols: usize, out: &mut [f32]),
+    products_body::<wide::Avx512, Half, 4, 4>, products_body::<wide::Avx2, Half, 2, 3>,
+    products_body::<Narrow, Half, 1, 1>
+}
+
+at_the_widest_level! {
+    /// [`products`] of weights in BF16.
+    products_brain(w: &[[u8; 2]], x: &[f32], cols: usize, out: &mut [f32]),
+    products_body::<wide::Avx512, Brain, 4, 4>, products_body::<wide::Avx2, Brain, 2, 3>,
+    products_body::<Narrow, Brain, 1, 1>
 }
 
 at_the_widest_level! {
@@ -228,6 +269,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::{bf16, f16};
 
     fn numbers(n: usize, seed: u32) -> Vec<f32> {
         (0..n as u32).map(|i| ((i.wrapping_mul(2_654_435_761) ^ seed) % 2001) as f32 / 1000.0 - 1.0).collect()
@@ -242,21 +284,42 @@ mod tests {
                 body(&w, &x, cols, &mut out);
                 out
             };
-            let narrow = run(products_body::<Narrow, 1, 1>);
-            assert_eq!(narrow, run(products_body::<Narrow, 3, 2>));
+            let narrow = run(products_body::<Narrow, Native, 1, 1>);
+            assert_eq!(narrow, run(products_body::<Narrow, Native, 3, 2>));
             assert_eq!(narrow, run(products));
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") {
-                #[target_feature(enable = "avx2")]
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+                #[target_feature(enable = "avx2,f16c")]
                 fn avx2(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
-                    products_body::<wide::Avx2, 2, 3>(w, x, cols, out);
+                    products_body::<wide::Avx2, Native, 2, 3>(w, x, cols, out);
                 }
                 #[expect(unsafe_code, reason = "calls code compiled for a detected instruction level")]
-                // SAFETY: the line above found AVX2.
+                // SAFETY: the line above found AVX2 and F16C.
                 let middle = run(|w, x, cols, out| unsafe { avx2(w, x, cols, out) });
                 assert_eq!(narrow, middle);
             }
             assert_eq!(narrow[7 * 3 + 5], dot(&w[3 * cols..4 * cols], &x[5 * cols..6 * cols]));
+        }
+    }
+
+    #[test]
+    fn stored_floats_give_the_bits_of_their_values() {
+        for cols in [1, 16, 37, 128] {
+            let (w, x) = (numbers(9 * cols, 1), numbers(7 * cols, 2));
+            let expected = |w: &[f32]| {
+                let mut out = vec![0.0; 63];
+                products(w, &x, cols, &mut out);
+                out
+            };
+            let mut out = vec![0.0; 63];
+            products_single(&w.iter().map(|w| w.to_le_bytes()).collect::<Vec<_>>(), &x, cols, &mut out);
+            assert_eq!(out, expected(&w));
+            let halves: Vec<f16> = w.iter().map(|w| f16::from_f32(*w)).collect();
+            products_half(&halves.iter().map(|w| w.to_le_bytes()).collect::<Vec<_>>(), &x, cols, &mut out);
+            assert_eq!(out, expected(&halves.iter().map(|w| w.to_f32()).collect::<Vec<_>>()));
+            let brains: Vec<bf16> = w.iter().map(|w| bf16::from_f32(*w)).collect();
+            products_brain(&brains.iter().map(|w| w.to_le_bytes()).collect::<Vec<_>>(), &x, cols, &mut out);
+            assert_eq!(out, expected(&brains.iter().map(|w| w.to_f32()).collect::<Vec<_>>()));
         }
     }
 

@@ -17,6 +17,21 @@ pub struct Scaled {
     pub exponent: i32,
 }
 
+impl Scaled {
+    /// The f32 nearest to it: what a dense matrix gives, whose outputs leave the integers.
+    #[must_use]
+    pub fn to_f32(self) -> f32 {
+        // 31 bits are exact in an f64, and so is a power of two: the one rounding is the last.
+        (f64::from(self.value) * power_of_two(self.exponent)) as f32
+    }
+}
+
+/// 2^exponent, for exponents of dots (−200..200).
+#[inline(always)]
+pub(crate) fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
 /// Row `r` of `weights` times `x` (its super-blocks cover the row's columns).
 ///
 /// # Panics
@@ -94,6 +109,15 @@ mod tests {
                 assert!(dot.value.unsigned_abs() < 1_150_000_000, "{ty:?} {fill:#x}: {}", dot.value);
             }
         }
+    }
+
+    #[test]
+    fn a_dot_becomes_the_nearest_float() {
+        assert_eq!(Scaled { value: -3, exponent: 4 }.to_f32(), -48.0);
+        assert_eq!(Scaled { value: 16_777_217, exponent: 0 }.to_f32(), 16_777_216.0);
+        assert_eq!(Scaled { value: 5, exponent: -150 }.to_f32(), f32::from_bits(2));
+        assert_eq!(Scaled { value: i32::MAX, exponent: 110 }.to_f32(), f32::INFINITY);
+        assert_eq!(Scaled::default().to_f32().to_bits(), 0);
     }
 
     #[test]

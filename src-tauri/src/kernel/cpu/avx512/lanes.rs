@@ -112,8 +112,8 @@ pub(super) fn transpose(v: __m512i) -> __m512i {
 /// Sixteen f16 scales as mantissa and exponent.
 #[derive(Clone, Copy)]
 pub(super) struct Scales {
-    mantissa: __m512i,
-    exponent: __m512i,
+    pub mantissa: __m512i,
+    pub exponent: __m512i,
 }
 
 /// Reads the f16 bits in the low half of every lane; the high halves must be zero.

@@ -14,8 +14,27 @@ pub(in crate::kernel::cpu) struct Row {
     pub(super) wide: Vec<WideQuad>,
     /// For Q8_0 and Q4_0: four blocks of 32 each.
     pub(super) small: Vec<SmallQuad>,
+    /// For tiles: super-blocks.
+    pub(super) steps: Vec<Steps>,
     /// The row's top exponent; 0 when it is all zero.
     pub top: i32,
+}
+
+/// A super-block as tiles meet it: every number is broadcast to all lanes.
+#[repr(C)]
+pub(super) struct Steps {
+    /// q, four at a time.
+    pub values: [[i32; 4]; 16],
+    /// s.
+    pub steps: [i32; 16],
+    /// Where the sums of sixteen products start: less what storing signed weights plus an offset adds.
+    pub starts: [i32; 16],
+    /// `s_j · Σ q` of two steps at a time, as i16.
+    pub sums: [i32; 8],
+    /// 31 − k − L.
+    pub up: i32,
+    /// 17 + Emax − E.
+    pub down: i32,
 }
 
 /// Four super-blocks; lanes are in the order `super-block · 4 + weight row`.
@@ -57,6 +76,8 @@ pub(super) struct SmallQuad {
 /// Numbers of a super-block that every layout needs.
 struct Derived {
     block: QuantisedBlock,
+    /// Σ q.
+    plain_sums: [i32; 16],
     /// s_j · Σ q.
     sums: [i32; 16],
     /// L.
@@ -66,15 +87,16 @@ struct Derived {
 impl Derived {
     fn new(wire: &[u8; SUPER_BLOCK_BYTES]) -> Self {
         let block = QuantisedBlock::from_wire(wire);
-        let mut sums = [0; 16];
+        let (mut plain_sums, mut sums) = ([0; 16], [0; 16]);
         let mut total = 0;
         let groups = block.values.as_chunks::<16>().0.iter().zip(block.steps);
-        for (sum, (values, step)) in sums.iter_mut().zip(groups) {
+        for ((plain, sum), (values, step)) in plain_sums.iter_mut().zip(&mut sums).zip(groups) {
             let step = i32::from(step);
-            *sum = step * values.iter().map(|q| i32::from(*q)).sum::<i32>();
+            *plain = values.iter().map(|q| i32::from(*q)).sum::<i32>();
+            *sum = step * *plain;
             total += step * values.iter().map(|q| i32::from(q.unsigned_abs())).sum::<i32>();
         }
-        Self { block, sums, bits: 32 - total.leading_zeros() as i32 }
+        Self { block, plain_sums, sums, bits: 32 - total.leading_zeros() as i32 }
     }
 
     /// E.
@@ -98,7 +120,30 @@ pub(super) fn prepare(ty: BlockType, wire: &[u8]) -> Row {
             small.extend([small_quad(ty, block, 0, top), small_quad(ty, block, 1, top)]);
         }
     }
-    Row { wide, small, top }
+    let steps = blocks.iter().map(|block| steps(ty, block, top)).collect();
+    Row { wide, small, steps, top }
+}
+
+#[inline]
+fn steps(ty: BlockType, block: &Derived, top: i32) -> Steps {
+    let offset = match ty {
+        BlockType::Q4_K | BlockType::Q5_K => 0,
+        BlockType::Q6_K => 32,
+        BlockType::Q4_0 => 8,
+        _ => 128,
+    };
+    let (up, down) = shifts(ty, block, top);
+    let fours = block.block.values.as_chunks::<4>().0;
+    let four = |i: usize| i32::from_le_bytes(fours[i].map(|q| q as u8));
+    let sums = block.sums.as_chunks::<2>().0;
+    Steps {
+        values: std::array::from_fn(|j| std::array::from_fn(|c| four(4 * j + c))),
+        steps: block.block.steps.map(i32::from),
+        starts: block.plain_sums.map(|sum| -offset * sum),
+        sums: std::array::from_fn(|p| (sums[p][0] & 0xffff) | sums[p][1] << 16),
+        up,
+        down,
+    }
 }
 
 fn shifts(ty: BlockType, block: &Derived, top: i32) -> (i32, i32) {

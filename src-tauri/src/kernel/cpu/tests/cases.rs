@@ -224,7 +224,7 @@ pub(crate) fn dot_case(xs_max: usize) -> impl Strategy<Value = DotCase> {
     });
     let row_mode = prop::option::of(prop::sample::select(&RowMode::ALL[..]));
     let modes = [WeightMode::Bytes, WeightMode::Extreme, WeightMode::Even];
-    (shape, 1usize..10, 0usize..3, 1..=xs_max, row_mode, prop::sample::select(modes.to_vec()), any::<u64>()).prop_map(
+    (shape, 1usize..40, 0usize..3, 1..=xs_max, row_mode, prop::sample::select(modes.to_vec()), any::<u64>()).prop_map(
         |((ty, cols), rows, first, xs, row_mode, weight_mode, seed)| DotCase {
             ty,
             cols,
