@@ -13,6 +13,7 @@ pub mod combine;
 pub mod delta_net;
 pub mod delta_rule;
 pub mod generate;
+mod layer;
 pub mod logits;
 pub mod logprobs;
 pub mod mtp;
@@ -126,9 +127,10 @@ impl Backbone {
         let prepare = |(index, layer)| Layer::new(layer, hyper, residency).ok_or(BackboneError { layer: index });
         let layers = weights.layers.iter().enumerate().map(prepare).collect::<Result<_, _>>()?;
         let head = Dense::new(&weights.head, residency);
-        let mtp = weights.mtp.as_ref().map(|mtp| {
-            Mtp::new(mtp, weights, hyper, residency).ok_or(BackboneError { layer: weights.layers.len() })
-        });
+        let mtp = weights
+            .mtp
+            .as_ref()
+            .map(|mtp| Mtp::new(mtp, weights, hyper, residency).ok_or(BackboneError { layer: weights.layers.len() }));
         let (mtp, rope, buffers) = (mtp.transpose()?, Rope::new(hyper), Pool::default());
         Ok(Self { dispatch, layers, head, rope, mtp, buffers, model })
     }

@@ -19,9 +19,7 @@ mod state;
 
 pub use accumulate::{Factor, accumulate};
 pub use dense::{Dense, Residency};
-pub use elementwise::{
-    Softmax, add_products, narrow, silu_each, silu_times, soften, times_sigmoid, times_silu, widen,
-};
+pub use elementwise::{Softmax, add_products, narrow, silu_each, silu_times, soften, times_sigmoid, times_silu, widen};
 pub use ffn::{FloatExpert, ffn};
 pub use math::{exp, sigmoid, silu, softmax, softplus};
 pub use product::{dot, products, weighted_rows};

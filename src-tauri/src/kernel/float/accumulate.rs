@@ -141,7 +141,8 @@ mod tests {
             assert_eq!(expected, run(&|out| accumulate(Factor::rows(&a, inner), &b, width, out)));
             assert_eq!(expected, run(&|out| body::<_, 1, 1>(Plain, Factor::rows(&a, inner), &b, width, out)));
             assert_eq!(expected, run(&|out| body::<_, 3, 2>(Plain, Factor::rows(&a, inner), &b, width, out)));
-            let turned: Vec<f32> = (0..inner).flat_map(|k| (0..rows).map(move |r| (r, k))).map(|(r, k)| a[r * inner + k]).collect();
+            let turned: Vec<f32> =
+                (0..inner).flat_map(|k| (0..rows).map(move |r| (r, k))).map(|(r, k)| a[r * inner + k]).collect();
             assert_eq!(expected, run(&|out| accumulate(Factor::columns(&turned, rows), &b, width, out)));
         }
     }

@@ -61,7 +61,13 @@ pub struct Softmax<'a> {
 
 /// Queries `first..first + N` of a block.
 #[inline(always)]
-fn some_queries<const N: usize>(scores: &mut [f32], stride: usize, scale: f32, softmax: &mut Softmax<'_>, first: usize) {
+fn some_queries<const N: usize>(
+    scores: &mut [f32],
+    stride: usize,
+    scale: f32,
+    softmax: &mut Softmax<'_>,
+    first: usize,
+) {
     let (mut max, mut sum, mut correction) = ([0.0f32; N], [0.0f32; N], [0.0f32; N]);
     max.copy_from_slice(&softmax.max[first..first + N]);
     sum.copy_from_slice(&softmax.sum[first..first + N]);
@@ -187,7 +193,8 @@ mod tests {
         let (keys, queries) = (300, 31);
         let all: Vec<f32> = (0..keys * queries).map(|i| ((i * 7919) % 997) as f32 / 100.0).collect();
         let run = |scores: &mut [f32], width: usize| {
-            let (mut max, mut sum, mut correction) = (vec![f32::NEG_INFINITY; width], vec![0.0; width], vec![0.0; width]);
+            let (mut max, mut sum, mut correction) =
+                (vec![f32::NEG_INFINITY; width], vec![0.0; width], vec![0.0; width]);
             for block in scores.chunks_mut(256 * width) {
                 let softmax = Softmax { max: &mut max, sum: &mut sum, correction: &mut correction };
                 soften(block, width, 0.5, softmax);
