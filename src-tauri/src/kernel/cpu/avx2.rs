@@ -7,11 +7,9 @@ mod blocks;
 mod lanes;
 mod row;
 
-use std::ops::Range;
-
 use super::elementwise;
-use super::engine::{Dots, Engine};
-use crate::kernel::numerics::{ExactMatrix, OutOfRange, Poison};
+use super::engine::{Dots, Engine, Pass};
+use crate::kernel::numerics::{OutOfRange, Poison};
 use crate::model::BlockType;
 use crate::types::GateWeight;
 pub(super) use row::Row;
@@ -44,17 +42,17 @@ impl Engine for Avx2 {
         row.top
     }
 
-    fn dots(self, weights: &ExactMatrix, rows: Range<usize>, xs: &[&Row], out: &mut [i32]) {
-        let n = rows.len();
+    fn dots(self, pass: &Pass<'_>, xs: &[&Row], out: &mut [i32]) {
+        let n = pass.rows.len();
         for (xs, out) in xs.chunks(ROWS_AT_ONCE).zip(out.chunks_mut(ROWS_AT_ONCE * n.max(1))) {
             // SAFETY: `self` exists only where `detect` found the instructions.
             unsafe {
                 match *xs {
                     [] => {}
-                    [a] => dots(weights, rows.clone(), [a], out),
-                    [a, b] => dots(weights, rows.clone(), [a, b], out),
-                    [a, b, c] => dots(weights, rows.clone(), [a, b, c], out),
-                    [a, b, c, d, ..] => dots(weights, rows.clone(), [a, b, c, d], out),
+                    [a] => dots(pass, [a], out),
+                    [a, b] => dots(pass, [a, b], out),
+                    [a, b, c] => dots(pass, [a, b, c], out),
+                    [a, b, c, d, ..] => dots(pass, [a, b, c, d], out),
                 }
             }
         }
@@ -82,15 +80,15 @@ impl Engine for Avx2 {
 }
 
 #[target_feature(enable = "avx2")]
-fn dots<const N: usize>(weights: &ExactMatrix, rows: Range<usize>, xs: [&Row; N], out: &mut [i32]) {
-    let wide = xs.map(|x| x.wide.as_slice());
-    let small = xs.map(|x| x.small.as_slice());
-    match weights.ty() {
-        BlockType::Q4_K => lanes::walk(weights, rows, out, wide, |block, x| blocks::q4_k(block, x)),
-        BlockType::Q5_K => lanes::walk(weights, rows, out, wide, |block, x| blocks::q5_k(block, x)),
-        BlockType::Q6_K => lanes::walk(weights, rows, out, wide, |block, x| blocks::q6_k(block, x)),
-        BlockType::Q4_0 => lanes::walk(weights, rows, out, small, |block, x| blocks::q4_0(block, x)),
-        _ => lanes::walk(weights, rows, out, small, |block, x| blocks::q8_0(block, x)),
+fn dots<const N: usize>(pass: &Pass<'_>, xs: [&Row; N], out: &mut [i32]) {
+    let wide = xs.map(Row::wide);
+    let small = xs.map(Row::small);
+    match pass.weights.ty() {
+        BlockType::Q4_K => lanes::walk(pass, out, wide, |block, x| blocks::q4_k(block, x)),
+        BlockType::Q5_K => lanes::walk(pass, out, wide, |block, x| blocks::q5_k(block, x)),
+        BlockType::Q6_K => lanes::walk(pass, out, wide, |block, x| blocks::q6_k(block, x)),
+        BlockType::Q4_0 => lanes::walk(pass, out, small, |block, x| blocks::q4_0(block, x)),
+        _ => lanes::walk(pass, out, small, |block, x| blocks::q8_0(block, x)),
     }
 }
 

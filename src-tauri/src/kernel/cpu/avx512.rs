@@ -11,13 +11,12 @@ mod row;
 mod small;
 mod tile;
 
-use std::ops::Range;
-
 use super::elementwise;
-use super::engine::{Dots, Engine};
-use crate::kernel::numerics::{ExactMatrix, OutOfRange, Poison};
+use super::engine::{Dots, Engine, Pass};
+use crate::kernel::numerics::{OutOfRange, Poison};
 use crate::model::BlockType;
 use crate::types::GateWeight;
+use crate::wire::work::SUPER_BLOCK;
 pub(super) use row::Row;
 
 /// Proof that this CPU has AVX-512 F, BW, VL, DQ, CD, VBMI and VNNI.
@@ -53,16 +52,16 @@ impl Engine for Avx512 {
         row.top
     }
 
-    fn dots(self, weights: &ExactMatrix, rows: Range<usize>, xs: &[&Row], out: &mut [i32]) {
+    fn dots(self, pass: &Pass<'_>, xs: &[&Row], out: &mut [i32]) {
         // SAFETY: as above.
         unsafe {
             match *xs {
                 [] => {}
-                [a] => dots(weights, rows, [a], out),
-                [a, b] => dots(weights, rows, [a, b], out),
-                [a, b, c] => dots(weights, rows, [a, b, c], out),
-                [a, b, c, d] => dots(weights, rows, [a, b, c, d], out),
-                _ => tile::dots(weights, rows, xs, out),
+                [a] => dots(pass, [a], out),
+                [a, b] => dots(pass, [a, b], out),
+                [a, b, c] if is_wide(pass) => dots(pass, [a, b, c], out),
+                [a, b, c, d] if is_wide(pass) => dots(pass, [a, b, c, d], out),
+                _ => tile::dots(pass, xs, out),
             }
         }
     }
@@ -88,14 +87,19 @@ impl Engine for Avx512 {
     }
 }
 
+/// Whether the weights are K-quants, whose quads are cheap to meet a few more times.
+fn is_wide(pass: &Pass<'_>) -> bool {
+    pass.weights.ty().block().0 == SUPER_BLOCK
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-fn dots<const N: usize>(weights: &ExactMatrix, rows: Range<usize>, xs: [&Row; N], out: &mut [i32]) {
-    match weights.ty() {
-        BlockType::Q4_K => lanes::walk(weights, rows, out, |quads, q, e| k_quants::q4_k(quads, xs, q, e)),
-        BlockType::Q5_K => lanes::walk(weights, rows, out, |quads, q, e| k_quants::q5_k(quads, xs, q, e)),
-        BlockType::Q6_K => lanes::walk(weights, rows, out, |quads, q, e| k_quants::q6_k(quads, xs, q, e)),
-        BlockType::Q4_0 => lanes::walk(weights, rows, out, |quads, q, e| small::q4_0(quads, xs, q, e)),
-        _ => lanes::walk(weights, rows, out, |quads, q, e| small::q8_0(quads, xs, q, e)),
+fn dots<const N: usize>(pass: &Pass<'_>, xs: [&Row; N], out: &mut [i32]) {
+    match pass.weights.ty() {
+        BlockType::Q4_K => lanes::walk(pass, out, |quads, q, e| k_quants::q4_k(quads, xs, q, e)),
+        BlockType::Q5_K => lanes::walk(pass, out, |quads, q, e| k_quants::q5_k(quads, xs, q, e)),
+        BlockType::Q6_K => lanes::walk(pass, out, |quads, q, e| k_quants::q6_k(quads, xs, q, e)),
+        BlockType::Q4_0 => lanes::walk(pass, out, |quads, q, e| small::q4_0(quads, xs, q, e)),
+        _ => lanes::walk(pass, out, |quads, q, e| small::q8_0(quads, xs, q, e)),
     }
 }
 

@@ -11,6 +11,33 @@ use crate::types::GateWeight;
 /// Most quantised rows that one pass over a weight row serves.
 pub(in crate::kernel) const ROWS_PER_PASS: usize = 32;
 
+/// Least weight rows of a piece that a thread takes.
+const PIECE_ROWS_MIN: usize = 64;
+/// Most of them: beyond that nothing is gained.
+const PIECE_ROWS_MAX: usize = 384;
+
+/// Weight rows of a piece, of `all` rows that meet up to `at_once` quantised rows: as many as leave every thread a few
+/// pieces, because memory is slow at first wherever a read begins. Weights that are met in several passes stay in a
+/// core's own cache from one to the next.
+pub(in crate::kernel) fn piece_rows(all: usize, at_once: usize, threads: usize) -> usize {
+    if at_once > ROWS_PER_PASS {
+        return PIECE_ROWS_MIN;
+    }
+    (all / (4 * threads)).next_multiple_of(16).clamp(PIECE_ROWS_MIN, PIECE_ROWS_MAX)
+}
+
+/// Weight rows that are read in one go.
+#[derive(Clone)]
+pub(in crate::kernel) struct Pass<'a> {
+    /// The matrix.
+    pub weights: &'a ExactMatrix,
+    /// Which of its rows.
+    pub rows: Range<usize>,
+    /// What this thread is likely to read next: it may be fetched while the last rows are computed, because memory
+    /// takes longer to answer than a pass takes.
+    pub next: &'a [u8],
+}
+
 /// Dots of consecutive weight rows with one quantised row: dot i is `values[i] · 2^(base + exponents[i])`.
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Dots<'a> {
@@ -49,9 +76,9 @@ pub(in crate::kernel) trait Engine: Copy + Send + Sync {
     /// The row's top exponent; any number when it is all zero.
     fn top(row: &Self::Row) -> i32;
 
-    /// Dots of weight rows `rows` with each of `xs` (at most [`ROWS_PER_PASS`], prepared for the weights' type):
+    /// Dots of the pass's weight rows with each of `xs` (at most [`ROWS_PER_PASS`], prepared for the weights' type):
     /// `out[x · rows.len() + r]`.
-    fn dots(self, weights: &ExactMatrix, rows: Range<usize>, xs: &[&Self::Row], out: &mut [i32]);
+    fn dots(self, pass: &Pass<'_>, xs: &[&Self::Row], out: &mut [i32]);
 
     /// `silu(gate) · up` for every dot.
     fn swiglu(self, gate: Dots<'_>, up: Dots<'_>, out: &mut [f32]) {

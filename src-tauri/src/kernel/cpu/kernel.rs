@@ -159,7 +159,7 @@ impl OnEngine for Run<'_> {
 fn run<E: Engine>(engine: E, crew: Crew, batch: &CpuBatch<'_>) -> (Vec<i32>, Vec<RowStatus>) {
     let statuses = Statuses(batch.rows.iter().map(|_| AtomicU8::new(0)).collect());
     let inputs = Inputs::new(engine, crew, batch);
-    let mut sums = Columns::new(batch);
+    let mut sums = Columns::new(crew, batch);
     let mut rest = batch.groups.as_slice();
     while !rest.is_empty() {
         let mut assignments = 0;

@@ -4,6 +4,8 @@
 //! and a value of an engine's type is the proof that its instructions are there.
 
 #[cfg(target_arch = "x86_64")]
+mod ahead;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;

@@ -5,21 +5,21 @@
 
 use std::ops::Range;
 
-use super::engine::{Dots, Engine, ROWS_PER_PASS};
+use super::engine::{Dots, Engine, Pass, ROWS_PER_PASS, piece_rows};
 use super::kernel::{CpuBatch, CpuGroup};
 use crate::kernel::batch::Slot;
 use crate::kernel::crew::Crew;
 use crate::kernel::numerics::ExactMatrix;
 use crate::model::BlockType;
 
-/// Weight rows of a piece: small enough to share out, large enough to stream.
-const PIECE_ROWS: usize = 64;
-/// Room for the dots of one pass over a piece.
-type PassDots = [i32; ROWS_PER_PASS * PIECE_ROWS];
+/// `0..len` in ranges of up to `each`.
+fn ranges(len: usize, each: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(each).map(move |start| start..(start + each).min(len))
+}
 
-/// `0..len` in ranges of up to [`PIECE_ROWS`].
-fn ranges(len: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..len).step_by(PIECE_ROWS).map(move |start| start..(start + PIECE_ROWS).min(len))
+/// Quantised rows that meet most of a wave's experts at once.
+fn rows_at_once(wave: &[CpuGroup]) -> usize {
+    wave.iter().map(|group| group.slots.len()).max().unwrap_or(0)
 }
 
 /// The batch's rows, prepared for each weight type that reads them.
@@ -56,36 +56,45 @@ impl<R: Send + Sync> Inputs<R> {
 pub(super) struct Inner<'a> {
     wave: &'a [CpuGroup],
     values: Vec<f32>,
+    /// Weight rows of a range.
+    each: usize,
 }
 
 impl<'a> Inner<'a> {
     pub fn new<E: Engine>(engine: E, crew: Crew, wave: &'a [CpuGroup], inputs: &Inputs<E::Row>) -> Self {
         let mut values = vec![0f32; wave.iter().map(|g| g.slots.len() * g.expert.gate.rows()).sum()];
-        let mut rest = values.as_mut_slice();
-        let mut pieces = Vec::new();
+        let all_rows = wave.iter().map(|g| g.expert.gate.rows()).sum();
+        let each = piece_rows(all_rows, rows_at_once(wave), crew.threads());
         let mut size = 0;
+        let mut order = Vec::new();
         for group in wave {
             size += group.slots.len() * 2 * group.expert.gate.rows() * group.expert.gate.cols();
-            for rows in ranges(group.expert.gate.rows()) {
-                let (own, later) = rest.split_at_mut(group.slots.len() * rows.len());
-                pieces.push((group, rows, own));
-                rest = later;
-            }
+            order.extend(ranges(group.expert.gate.rows(), each).map(|rows| (group, rows)));
         }
-        let room = || ([0; ROWS_PER_PASS * PIECE_ROWS], [0; ROWS_PER_PASS * PIECE_ROWS]);
-        crew.each(size, &mut pieces, room, |(gate, up): &mut (PassDots, PassDots), (group, rows, out)| {
-            let n = rows.len();
+        let mut rest = values.as_mut_slice();
+        let pieces = order.iter().enumerate().map(|(i, (group, rows))| {
+            let (own, later) = std::mem::take(&mut rest).split_at_mut(group.slots.len() * rows.len());
+            rest = later;
+            // The threads take turns, more or less.
+            let next = order.get(i + crew.threads());
+            (*group, rows, own, next.map_or(&[][..], |(group, rows)| group.expert.gate.some_rows(rows.clone())))
+        });
+        let room = || (Vec::new(), Vec::new());
+        crew.each(size, pieces, room, |(gate, up), (group, rows, out, next)| {
+            let (n, [first, second]) = (rows.len(), [&group.expert.gate, &group.expert.up]);
+            let first_pass = Pass { weights: first, rows: rows.clone(), next: second.some_rows(rows.clone()) };
+            let second_pass = Pass { weights: second, rows: rows.clone(), next };
             for (slots, out) in group.slots.chunks(ROWS_PER_PASS).zip(out.chunks_mut(ROWS_PER_PASS * n)) {
-                let gate_base = pass(engine, &group.expert.gate, rows, inputs.of(group.expert.gate.ty(), slots), gate);
-                let up_base = pass(engine, &group.expert.up, rows, inputs.of(group.expert.up.ty(), slots), up);
+                let gate_base = meet(engine, &first_pass, inputs.of(first.ty(), slots), gate);
+                let up_base = meet(engine, &second_pass, inputs.of(second.ty(), slots), up);
                 for (i, out) in out.chunks_mut(n).enumerate() {
-                    let gate = dots(&group.expert.gate, rows, &gate[i * n..(i + 1) * n], gate_base[i]);
-                    let up = dots(&group.expert.up, rows, &up[i * n..(i + 1) * n], up_base[i]);
+                    let gate = dots(first, rows, &gate[i * n..(i + 1) * n], gate_base[i]);
+                    let up = dots(second, rows, &up[i * n..(i + 1) * n], up_base[i]);
                     engine.swiglu(gate, up, out);
                 }
             }
         });
-        Self { wave, values }
+        Self { wave, values, each }
     }
 
     /// The inner rows, quantised and prepared for down; `None` and a call of `poison` where that is impossible.
@@ -101,7 +110,7 @@ impl<'a> Inner<'a> {
         crew.each(4 * self.values.len(), &mut pieces, scratch, |(h, wire), (group, values, slot, row)| {
             h.clear();
             wire.clear();
-            for rows in ranges(group.expert.gate.rows()) {
+            for rows in ranges(group.expert.gate.rows(), self.each) {
                 let start = rows.start * group.slots.len() + *slot * rows.len();
                 h.extend_from_slice(&values[start..start + rows.len()]);
             }
@@ -119,11 +128,15 @@ pub(super) struct Columns {
     sums: Vec<i32>,
     rows: usize,
     hidden: usize,
+    /// Columns of a range.
+    each: usize,
 }
 
 impl Columns {
-    pub fn new(batch: &CpuBatch<'_>) -> Self {
-        Self { sums: vec![0; batch.rows.len() * batch.hidden], rows: batch.rows.len(), hidden: batch.hidden }
+    pub fn new(crew: Crew, batch: &CpuBatch<'_>) -> Self {
+        let (rows, hidden) = (batch.rows.len(), batch.hidden);
+        let each = piece_rows(hidden, rows_at_once(&batch.groups), crew.threads());
+        Self { sums: vec![0; rows * hidden], rows, hidden, each }
     }
 
     /// Adds the wave's weighted outputs; `inner` = one row per assignment of the wave, `range` is called for the
@@ -138,38 +151,38 @@ impl Columns {
         range: impl Fn(&Slot) + Sync,
     ) {
         let mut rest = self.sums.as_mut_slice();
-        let mut pieces = Vec::new();
-        for columns in ranges(self.hidden) {
-            let (own, later) = rest.split_at_mut(self.rows * columns.len());
-            pieces.push((columns, own));
+        let (rows, each) = (self.rows, self.each);
+        let pieces = ranges(self.hidden, each).map(|columns| {
+            let (own, later) = std::mem::take(&mut rest).split_at_mut(rows * columns.len());
             rest = later;
-        }
+            (columns, own)
+        });
         let size = wave.iter().map(|g| g.slots.len() * g.expert.down.rows() * g.expert.down.cols()).sum();
-        crew.each(
-            size,
-            &mut pieces,
-            || [0; ROWS_PER_PASS * PIECE_ROWS],
-            |room: &mut PassDots, (columns, sums)| {
-                let n = columns.len();
-                let mut rest = inner;
-                for group in wave {
-                    let (own, later) = rest.split_at(group.slots.len());
-                    rest = later;
-                    for (slots, inner) in group.slots.chunks(ROWS_PER_PASS).zip(own.chunks(ROWS_PER_PASS)) {
-                        let down = &group.expert.down;
-                        let bases = pass(engine, down, columns, inner.iter().flatten(), room);
-                        let present = slots.iter().zip(inner).filter(|(_, row)| row.is_some()).map(|(slot, _)| slot);
-                        for (i, slot) in present.enumerate() {
-                            let dots = dots(down, columns, &room[i * n..(i + 1) * n], bases[i]);
-                            let sums = &mut sums[slot.row * n..(slot.row + 1) * n];
-                            if engine.add_outputs(dots, slot.gate, batch.rows[slot.row].grid, sums).is_err() {
-                                range(slot);
-                            }
+        crew.each(size, pieces, Vec::new, |room, (columns, sums)| {
+            let n = columns.len();
+            // The threads take turns, more or less.
+            let turn = columns.start + crew.threads() * each;
+            let after = wave.first().map_or(&[][..], |group| group.expert.down.some_rows(turn..turn + each));
+            let mut rest = inner;
+            for (g, group) in wave.iter().enumerate() {
+                let (own, later) = rest.split_at(group.slots.len());
+                rest = later;
+                let down = &group.expert.down;
+                let next = wave.get(g + 1).map_or(after, |group| group.expert.down.some_rows(columns.clone()));
+                let pass = Pass { weights: down, rows: columns.clone(), next };
+                for (slots, inner) in group.slots.chunks(ROWS_PER_PASS).zip(own.chunks(ROWS_PER_PASS)) {
+                    let bases = meet(engine, &pass, inner.iter().flatten(), room);
+                    let present = slots.iter().zip(inner).filter(|(_, row)| row.is_some()).map(|(slot, _)| slot);
+                    for (i, slot) in present.enumerate() {
+                        let dots = dots(down, &columns, &room[i * n..(i + 1) * n], bases[i]);
+                        let sums = &mut sums[slot.row * n..(slot.row + 1) * n];
+                        if engine.add_outputs(dots, slot.gate, batch.rows[slot.row].grid, sums).is_err() {
+                            range(slot);
                         }
                     }
                 }
-            },
-        );
+            }
+        });
     }
 
     /// `rows × hidden`.
@@ -179,7 +192,7 @@ impl Columns {
         }
         let mut out = vec![0; self.sums.len()];
         let mut rest = self.sums.as_slice();
-        for columns in ranges(self.hidden) {
+        for columns in ranges(self.hidden, self.each) {
             let (own, later) = rest.split_at(self.rows * columns.len());
             for (r, sums) in own.chunks_exact(columns.len()).enumerate() {
                 out[r * self.hidden..][columns.clone()].copy_from_slice(sums);
@@ -191,12 +204,11 @@ impl Columns {
 }
 
 /// One pass over weight rows for up to [`ROWS_PER_PASS`] quantised rows; returns the base of each row's dots.
-fn pass<'a, E: Engine>(
+fn meet<'a, E: Engine>(
     engine: E,
-    weights: &ExactMatrix,
-    rows: &Range<usize>,
+    pass: &Pass<'_>,
     mut xs: impl Iterator<Item = &'a E::Row>,
-    out: &mut PassDots,
+    out: &mut Vec<i32>,
 ) -> [i32; ROWS_PER_PASS]
 where
     E::Row: 'a,
@@ -210,9 +222,10 @@ where
         n += 1;
     }
     for (base, x) in bases.iter_mut().zip(&own[..n]) {
-        *base = Dots::base(E::top(x), weights.ty());
+        *base = Dots::base(E::top(x), pass.weights.ty());
     }
-    engine.dots(weights, rows.clone(), &own[..n], &mut out[..n * rows.len()]);
+    out.resize(n * pass.rows.len(), 0);
+    engine.dots(pass, &own[..n], out);
     bases
 }
 

@@ -4,11 +4,9 @@
 
 mod unpack;
 
-use std::ops::Range;
-
-use super::engine::{Engine, ROWS_PER_PASS};
+use super::engine::{Engine, Pass, ROWS_PER_PASS};
 use crate::kernel::numerics::row_dot::GUARD_BITS;
-use crate::kernel::numerics::{ExactMatrix, QuantisedBlock, QuantisedRow, growth_bits};
+use crate::kernel::numerics::{QuantisedBlock, QuantisedRow, growth_bits};
 use crate::model::BlockType;
 use crate::wire::work::SUPER_BLOCK;
 use unpack::{SuperBlock, unpack};
@@ -61,7 +59,8 @@ impl Engine for Portable {
         row.top
     }
 
-    fn dots(self, weights: &ExactMatrix, rows: Range<usize>, xs: &[&Row], out: &mut [i32]) {
+    fn dots(self, pass: &Pass<'_>, xs: &[&Row], out: &mut [i32]) {
+        let Pass { weights, rows, .. } = pass.clone();
         let (ty, n) = (weights.ty(), rows.len());
         let growth = growth_bits(ty);
         let bytes_per_block = SUPER_BLOCK / ty.block().0 * ty.block().1;

@@ -4,7 +4,7 @@ pub(crate) mod cases;
 
 use proptest::prelude::*;
 
-use super::engine::{Dots, Engine, ROWS_PER_PASS};
+use super::engine::{Dots, Engine, Pass, ROWS_PER_PASS};
 use super::portable::Portable;
 use super::{CpuPath, CpuPathError};
 #[cfg(target_arch = "x86_64")]
@@ -40,7 +40,8 @@ fn dots_are_exact<E: Engine>(engine: E, case: &DotCase) {
     let rows = case.range();
     let prepared: Vec<E::Row> = wires.iter().map(|wire| engine.row(case.ty, wire)).collect();
     let mut got = vec![0x5555; wires.len() * rows.len()];
-    engine.dots(&weights, rows.clone(), &prepared.iter().collect::<Vec<_>>(), &mut got);
+    let pass = Pass { weights: &weights, rows: rows.clone(), next: weights.bytes() };
+    engine.dots(&pass, &prepared.iter().collect::<Vec<_>>(), &mut got);
     for (x, wire) in wires.iter().enumerate() {
         let quantised = QuantisedRow::from_wire(wire);
         let values = &got[x * rows.len()..(x + 1) * rows.len()];

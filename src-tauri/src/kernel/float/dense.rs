@@ -3,7 +3,7 @@
 use super::bands::bands;
 use super::exact::{Exact, ExactInput, ExactRoom};
 use super::floats::{FloatRoom, Floats};
-use crate::kernel::cpu::engine::{Engine, OnEngine};
+use crate::kernel::cpu::engine::{Engine, OnEngine, piece_rows};
 use crate::kernel::cpu::on_the_best_engine;
 use crate::kernel::crew::Crew;
 use crate::kernel::numerics::ExactMatrix;
@@ -12,8 +12,6 @@ use crate::model::{BlockType, Matrix};
 
 /// Most memory that a set of weights may take as f32.
 const RESIDENT_BYTES_MAX: usize = 512 << 20;
-/// Outputs of a piece: small enough to share out, large enough to stream their weights.
-const PIECE_OUTPUTS: usize = 64;
 
 /// Where a matrix's values live, and with it how they are multiplied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +45,7 @@ fn fit<'a>(matrices: impl IntoIterator<Item = &'a Matrix>) -> bool {
 pub struct Dense {
     rows: usize,
     cols: usize,
-    exact: Option<Exact>,
+    exact: Option<Box<Exact>>,
     /// What the exact form does not cover is met here.
     floats: Floats,
 }
@@ -57,7 +55,7 @@ impl Dense {
     #[must_use]
     pub fn new(matrix: &Matrix, residency: Residency) -> Self {
         let (exact, floats) = match residency {
-            Residency::Exact => (Exact::new(matrix), Floats::Stored(matrix.clone())),
+            Residency::Exact => (Exact::new(matrix).map(Box::new), Floats::Stored(matrix.clone())),
             Residency::Stored => (None, Floats::Stored(matrix.clone())),
             Residency::Resident => {
                 let mut values = vec![0.0; matrix.rows * matrix.cols];
@@ -121,7 +119,7 @@ impl OnEngine for Forward<'_, '_> {
             return outs.iter_mut().for_each(|out| out.fill(0.0));
         };
         let met: Vec<(&Dense, Option<&ExactMatrix>)> =
-            matrices.iter().map(|m| (*m, m.exact.as_ref().and_then(Exact::matrix))).collect();
+            matrices.iter().map(|m| (*m, m.exact.as_deref().and_then(Exact::matrix))).collect();
         let mut types: Vec<BlockType> = met.iter().filter_map(|(_, exact)| Some((*exact)?.ty())).collect();
         types.sort_unstable();
         types.dedup();
@@ -131,14 +129,21 @@ impl OnEngine for Forward<'_, '_> {
             m.rows * m.cols * (rows + unpacking)
         };
         let size = met.iter().map(work).sum();
-        let pieces = met.iter().zip(outs.iter_mut()).flat_map(|((dense, exact), out)| {
-            bands(out, dense.rows, PIECE_OUTPUTS).map(move |band| (*dense, *exact, band))
-        });
+        let each = piece_rows(met.iter().map(|(m, _)| m.rows).sum(), rows, crew.threads());
+        let pieces = met
+            .iter()
+            .zip(outs.iter_mut())
+            .flat_map(|((dense, exact), out)| bands(out, dense.rows, each).map(move |band| (*dense, *exact, band)));
         crew.each(size, pieces, Room::default, |Room { exact: dots, floats }, (dense, exact, mut band)| match exact {
             None => dense.floats.multiply(x, cols, 0, &mut band, floats),
-            Some(weights) => input.multiply(engine, weights, &mut band, dots, |r, band| {
-                dense.floats.multiply(&x[r * cols..(r + 1) * cols], cols, r, band, floats);
-            }),
+            Some(weights) => {
+                // The threads take turns, more or less.
+                let turn = band.columns().start + crew.threads() * each;
+                let next = weights.some_rows(turn..turn + each);
+                input.multiply(engine, weights, next, &mut band, dots, |r, band| {
+                    dense.floats.multiply(&x[r * cols..(r + 1) * cols], cols, r, band, floats);
+                });
+            }
         });
     }
 }
@@ -200,7 +205,7 @@ mod tests {
             for path in CpuPath::supported() {
                 for threads in [1, 3] {
                     let got = on(path, threads, &[&dense], &x, rows);
-                    assert_eq!(got, [expected.clone()], "{ty:?} {mode:?} {out_width} x {cols}, {rows} rows, {path}");
+                    assert_eq!(got.concat(), expected, "{ty:?} {mode:?} {out_width} x {cols}, {rows} rows, {path}");
                 }
                 let alone: Vec<u32> = x.chunks(cols).flat_map(|x| on(path, 2, &[&dense], x, 1).concat()).collect();
                 assert_eq!(alone, expected, "{ty:?} {mode:?} {out_width} x {cols}, one by one, {path}");
@@ -219,7 +224,7 @@ mod tests {
             let x: Vec<f32> = (0..11).flat_map(|_| row(RowMode::HeavyTails, cols, &mut random)).collect();
             let expected: Vec<u32> = x.chunks(cols).flat_map(|x| by_definition(&matrix, x)).collect();
             for path in CpuPath::supported() {
-                assert_eq!(on(path, 2, &[&dense], &x, 11), [expected.clone()], "{ty:?} {cols} {path}");
+                assert_eq!(on(path, 2, &[&dense], &x, 11).concat(), expected, "{ty:?} {cols} {path}");
             }
         }
     }

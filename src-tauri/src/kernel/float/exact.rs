@@ -9,7 +9,7 @@
 use std::sync::OnceLock;
 
 use super::bands::Band;
-use crate::kernel::cpu::engine::{Dots, Engine, ROWS_PER_PASS};
+use crate::kernel::cpu::engine::{Dots, Engine, Pass, ROWS_PER_PASS};
 use crate::kernel::crew::Crew;
 use crate::kernel::numerics::ExactMatrix;
 use crate::model::{BlockType, Matrix};
@@ -70,11 +70,13 @@ impl<R: Send + Sync> ExactInput<R> {
         Self { by_type }
     }
 
-    /// The band's columns of every row that has a quantised form; `refused` is called for the others.
+    /// The band's columns of every row that has a quantised form; `refused` is called for the others. `next`: bytes
+    /// that this thread is likely to read next.
     pub fn multiply<E: Engine<Row = R>>(
         &self,
         engine: E,
         weights: &ExactMatrix,
+        next: &[u8],
         band: &mut Band<'_>,
         room: &mut ExactRoom,
         mut refused: impl FnMut(usize, &mut Band<'_>),
@@ -82,6 +84,7 @@ impl<R: Send + Sync> ExactInput<R> {
         let Some((ty, rows)) = self.by_type.iter().find(|(ty, _)| *ty == weights.ty()) else { return };
         let (columns, n) = (band.columns(), band.columns().len());
         let exponents = &weights.exponents()[columns.clone()];
+        let pass = Pass { weights, rows: columns, next };
         for (rows, first) in rows.chunks(ROWS_PER_PASS).zip((0..).step_by(ROWS_PER_PASS)) {
             let mut present = [None; ROWS_PER_PASS];
             let mut count = 0;
@@ -97,7 +100,7 @@ impl<R: Send + Sync> ExactInput<R> {
             let Some(any) = present[0] else { continue };
             let xs: [&R; ROWS_PER_PASS] = present.map(|row| row.unwrap_or(any).1);
             room.dots.resize(ROWS_PER_PASS * n, 0);
-            engine.dots(weights, columns.clone(), &xs[..count], &mut room.dots[..count * n]);
+            engine.dots(&pass, &xs[..count], &mut room.dots[..count * n]);
             for ((i, row), values) in present.iter().flatten().zip(room.dots.chunks_exact(n)) {
                 let dots = Dots { values, exponents, base: Dots::base(E::top(row), *ty) };
                 engine.reals(dots, band.row_mut(first + i));

@@ -91,6 +91,13 @@ impl ExactMatrix {
         self.stored.row(r)
     }
 
+    /// The bytes of `rows`, as far as there are such rows.
+    #[must_use]
+    pub fn some_rows(&self, rows: std::ops::Range<usize>) -> &[u8] {
+        let (n, end) = (self.stored.row_bytes(), rows.end.min(self.stored.rows));
+        &self.stored.data[rows.start.min(end) * n..end * n]
+    }
+
     /// Ed per row: the largest exponent of the row's scales, −24..=5.
     #[must_use]
     pub fn exponents(&self) -> &[i8] {

@@ -1,10 +1,11 @@
 //! Loads, the rounded term of eight units, and the walk over weight rows.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-use super::row::Unit;
-use crate::kernel::numerics::{ExactMatrix, growth_bits};
+use super::row::Units;
+use crate::kernel::cpu::ahead::{Ahead, PREFETCH_BYTES};
+use crate::kernel::cpu::engine::Pass;
+use crate::kernel::numerics::growth_bits;
 
 /// 32 bytes.
 #[inline]
@@ -99,14 +100,14 @@ fn term(bits: __m256i, total: __m256i, up: __m256i, down: __m256i) -> __m256i {
 /// `products` multiplies a block of weights with a unit of a quantised row.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn walk<const B: usize, const N: usize, U: Unit>(
-    weights: &ExactMatrix,
-    rows: Range<usize>,
+pub(super) fn walk<const B: usize, const N: usize, U>(
+    pass: &Pass<'_>,
     out: &mut [i32],
-    xs: [&[U]; N],
+    xs: [Units<'_, U>; N],
     products: impl Fn(&[u8; B], [&U; N]) -> [Products; N],
 ) {
-    let (count, growth) = (rows.len(), growth_bits(weights.ty()));
+    let Pass { weights, rows, .. } = pass;
+    let (count, growth, ahead) = (rows.len(), growth_bits(weights.ty()), Ahead::new(pass));
     for r in (0..count).step_by(2) {
         let row = |i: usize| rows.start + (r + i).min(count - 1);
         let exponent = |i: usize| i32::from(weights.exponents()[row(i)]);
@@ -115,29 +116,30 @@ pub(super) fn walk<const B: usize, const N: usize, U: Unit>(
         let pair = [weights.row(row(0)).as_chunks::<B>().0, weights.row(row(1)).as_chunks::<B>().0];
         let zero = _mm256_setzero_si256();
         let mut acc = [zero; N];
+        let at = r * weights.row(row(0)).len() + PREFETCH_BYTES;
         for start in (0..pair[0].len()).step_by(4) {
+            ahead.fetch(at + start * 2 * B, 8 * B);
             let present = (pair[0].len() - start).min(4);
             let mut totals = [[[zero; 4]; 2]; N];
             let mut minima = [[[zero; 4]; 2]; N];
             // Missing units: no total under a scale of zero with the least exponent, shifted legally.
             let mut scales = [0i32; 8];
-            let (mut up, mut down) = ([[0i32; 8]; N], [[17i32; 8]; N]);
             for (i, blocks) in pair.iter().enumerate() {
                 for u in 0..present {
-                    let units = xs.map(|x| &x[start + u]);
+                    let units = xs.map(|x| &x.units[start + u]);
                     for (a, products) in products(&blocks[start + u], units).into_iter().enumerate() {
                         totals[a][i][u] = products.total;
                         minima[a][i][u] = products.minimum;
                         scales[4 * i + u] = products.scales;
-                        up[a][4 * i + u] = units[a].shifts().room - growth;
-                        down[a][4 * i + u] = units[a].shifts().down;
                     }
                 }
             }
             let both = of(&scales);
             let low = _mm256_and_si256(both, _mm256_set1_epi32(0xffff));
             for a in 0..N {
-                let (up, down) = (of(&up[a]), _mm256_add_epi32(of(&down[a]), exponents));
+                let shifts = &xs[a].shifts[start / 4];
+                let up = _mm256_sub_epi32(twice(&shifts.room), _mm256_set1_epi32(growth));
+                let down = _mm256_add_epi32(twice(&shifts.down), exponents);
                 let sum = |s: [[__m256i; 4]; 2]| _mm256_set_m128i(sums(s[1]), sums(s[0]));
                 acc[a] = _mm256_add_epi32(acc[a], term(low, sum(totals[a]), up, down));
                 let less = term(_mm256_srli_epi32::<16>(both), sum(minima[a]), up, down);
@@ -152,6 +154,13 @@ pub(super) fn walk<const B: usize, const N: usize, U: Unit>(
             }
         }
     }
+}
+
+/// Four numbers in both halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn twice(n: &[i32; 4]) -> __m256i {
+    _mm256_broadcastsi128_si256(_mm_setr_epi32(n[0], n[1], n[2], n[3]))
 }
 
 #[inline]

@@ -1,9 +1,9 @@
 //! Loads, sums across lanes, the rounded term of sixteen units, and the walk over weight rows.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-use crate::kernel::numerics::ExactMatrix;
+use crate::kernel::cpu::ahead::{Ahead, PREFETCH_BYTES};
+use crate::kernel::cpu::engine::Pass;
 
 /// 64 bytes.
 #[inline]
@@ -148,22 +148,6 @@ pub(super) fn term(scales: Scales, total: __m512i, up: __m512i, down: __m512i) -
     _mm512_srav_epi32(_mm512_add_epi32(t, half), shift)
 }
 
-/// How far ahead of the dots weights are fetched: about the time that memory takes to answer.
-const PREFETCH_BYTES: usize = 8 << 10;
-
-/// Asks for the next `len` bytes and returns where they end.
-#[inline]
-fn prefetch(from: *const u8, len: usize) -> *const u8 {
-    for line in (0..len).step_by(64) {
-        #[expect(unsafe_code, reason = "a hint to the cache")]
-        // SAFETY: a prefetch never faults, whatever the address.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast());
-        }
-    }
-    from.wrapping_add(len)
-}
-
 /// Four consecutive units of each of four weight rows.
 pub(super) type Quads<'a, const B: usize> = [&'a [[u8; B]; 4]; 4];
 
@@ -174,12 +158,12 @@ pub(super) type Quads<'a, const B: usize> = [&'a [[u8; B]; 4]; 4];
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
 pub(super) fn walk<const B: usize, const N: usize>(
-    weights: &ExactMatrix,
-    rows: Range<usize>,
+    pass: &Pass<'_>,
     out: &mut [i32],
     terms: impl Fn(Quads<'_, B>, usize, __m512i) -> [__m512i; N],
 ) {
-    let count = rows.len();
+    let Pass { weights, rows, .. } = pass;
+    let (count, ahead) = (rows.len(), Ahead::new(pass));
     for r in (0..count).step_by(4) {
         let row = |i: usize| rows.start + (r + i).min(count - 1);
         let exponent = |i: usize| i32::from(weights.exponents()[row(i)]);
@@ -188,9 +172,9 @@ pub(super) fn walk<const B: usize, const N: usize>(
         let [(qa, ta), (qb, tb), (qc, tc), (qd, td)] =
             [a.as_chunks::<4>(), b.as_chunks::<4>(), c.as_chunks::<4>(), d.as_chunks::<4>()];
         let mut sums = [_mm512_setzero_si512(); N];
-        let mut ahead = weights.row(row(0)).as_ptr().wrapping_add(PREFETCH_BYTES);
+        let at = r * weights.row(row(0)).len() + PREFETCH_BYTES;
         for (q, (((a, b), c), d)) in qa.iter().zip(qb).zip(qc).zip(qd).enumerate() {
-            ahead = prefetch(ahead, 16 * B);
+            ahead.fetch(at + q * 16 * B, 16 * B);
             let terms = terms([a, b, c, d], q, exponents);
             for (sum, term) in sums.iter_mut().zip(terms) {
                 *sum = _mm512_add_epi32(*sum, term);

@@ -8,12 +8,11 @@
 mod unpack;
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 use super::lanes::{load_i8, load_i16, load_i32};
 use super::row::{Row, Steps};
-use crate::kernel::cpu::engine::ROWS_PER_PASS;
-use crate::kernel::numerics::ExactMatrix;
+use crate::kernel::cpu::ahead::Ahead;
+use crate::kernel::cpu::engine::{Pass, ROWS_PER_PASS};
 use crate::model::BlockType;
 use unpack::unpack;
 
@@ -61,22 +60,25 @@ impl Tile {
     };
 }
 
-/// Dots of weight rows `rows` with each of `xs`, up to [`ROWS_PER_PASS`]: `out[x · rows.len() + r]`.
+/// Dots of the pass's weight rows with each of `xs`, up to [`ROWS_PER_PASS`]: `out[x · rows.len() + r]`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-pub(super) fn dots(weights: &ExactMatrix, rows: Range<usize>, xs: &[&Row], out: &mut [i32]) {
-    let (count, ty) = (rows.len(), weights.ty());
+pub(super) fn dots(pass: &Pass<'_>, xs: &[&Row], out: &mut [i32]) {
+    let Pass { weights, rows, .. } = pass;
+    let (count, ty, ahead) = (rows.len(), weights.ty(), Ahead::new(pass));
     let mut tile = Tile::EMPTY;
     for first in (0..count).step_by(LANES) {
         // Missing rows repeat the last one.
         let row = |lane: usize| rows.start + (first + lane).min(count - 1);
         let bytes: [&[u8]; LANES] = std::array::from_fn(|lane| weights.row(row(lane)));
         let exponents: [i32; LANES] = std::array::from_fn(|lane| i32::from(weights.exponents()[row(lane)]));
-        let next = weights.row(row(LANES)).as_ptr();
+        let tile_bytes = LANES * bytes[0].len();
         let mut sums = [[0i32; LANES]; ROWS_PER_PASS];
         let blocks = weights.cols().div_ceil(256);
         for block in 0..blocks {
             unpack(ty, &bytes, block, load_i32(&exponents), &mut tile);
-            prefetch(next, LANES * bytes[0].len(), block, blocks);
+            // The next tile's bytes, a share with every super-block of this one.
+            let share = tile_bytes / blocks;
+            ahead.fetch((first / LANES + 1) * tile_bytes + block * share, share);
             let mut done = 0;
             while done < xs.len() {
                 let sums = &mut sums[done..];
@@ -92,19 +94,6 @@ pub(super) fn dots(weights: &ExactMatrix, rows: Range<usize>, xs: &[&Row], out: 
         let present = (count - first).min(LANES);
         for (sums, out) in sums.iter().zip(out.chunks_exact_mut(count)) {
             out[first..first + present].copy_from_slice(&sums[..present]);
-        }
-    }
-}
-
-/// Asks for the share of the next tile's bytes that this super-block stands for.
-#[inline]
-fn prefetch(next: *const u8, bytes: usize, block: usize, blocks: usize) {
-    let share = bytes.div_ceil(blocks);
-    for line in (block * share..(block + 1) * share).step_by(64) {
-        #[expect(unsafe_code, reason = "a hint to the cache")]
-        // SAFETY: a prefetch never faults, whatever the address.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(line).cast());
         }
     }
 }
