@@ -32,10 +32,11 @@ async fn the_head_gives_the_reference_logits() {
         let mut state = backbone.draft_state().expect("a head");
         let draft = backbone.draft(&mut state, &hidden, &next, Want::Every, Reach::Any).await.expect("drafts");
         if golden.has("mtp_hidden") {
-            case.close("final norm", hidden.values(), &golden.floats("final_norm"));
-            case.close("the head's hidden states", draft.hidden.values(), &golden.floats("mtp_hidden"));
+            case.close("final norm", hidden.values(), &golden.floats("final_norm"), case.rounded);
+            let want = golden.floats("mtp_hidden");
+            case.close("the head's hidden states", draft.hidden.values(), &want, case.rounded);
         }
-        case.close("the head's logits", draft.logits.values(), &golden.floats("mtp_logits"));
+        case.close("the head's logits", draft.logits.values(), &golden.floats("mtp_logits"), case.rounded);
         assert_eq!(state.position(), ids.len());
     }
 }
@@ -151,6 +152,6 @@ async fn the_bf16_checkpoint_gives_the_logits_of_the_head_by_torch() {
         let chained: Vec<f32> = chains.iter().flatten().flat_map(|rows| rows.values()).copied().collect();
         let later = largest_difference(&chained, &floats("chain_logits"));
         eprintln!("{}: first drafts are off by {first:e}, later ones by {later:e}", sequence.name);
-        assert!(first < 2e-2 && later < 2e-2, "{}: {first:e}, {later:e}", sequence.name);
+        assert!(first < 5e-3 && later < 5e-3, "{}: {first:e}, {later:e}", sequence.name);
     }
 }
