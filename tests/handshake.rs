@@ -51,7 +51,7 @@ fn identity() -> HubIdentity {
 
 fn hello(random: u8) -> (HubHandshake, Frame) {
     let random = HubRandom { session_id: [random; 16], nonce: [random; 32], x25519: Zeroizing::new([random; 32]) };
-    let terms = HubTerms { hub_epoch: 7, manifest: Hex([5; 32]), limits: Limits::default() };
+    let terms = HubTerms { hub_epoch: 7, manifest: Hex([5; 32]), limits: Limits::default(), invite_only: false };
     HubHandshake::hello(&identity(), &terms, random, NOW).unwrap()
 }
 
@@ -195,7 +195,7 @@ fn limits_that_a_worker_cannot_live_with_are_refused() {
         Limits { in_flight_max: 1 << 20, ..fine },
         Limits { ping_interval_ms: 0, ..fine },
     ] {
-        let terms = HubTerms { hub_epoch: 7, manifest: Hex([5; 32]), limits };
+        let terms = HubTerms { hub_epoch: 7, manifest: Hex([5; 32]), limits, invite_only: false };
         let (_, frame) = HubHandshake::hello(&identity(), &terms, HubRandom::draw().unwrap(), NOW).unwrap();
         let refused = worker().answer(&frame, &wallet(), TODAY);
         assert!(matches!(refused, Err(HandshakeError::Limit { .. })), "{limits:?}");

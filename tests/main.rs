@@ -3,6 +3,9 @@
 
 mod allocation;
 mod api;
+mod convert;
+#[cfg(target_os = "linux")]
+mod crowd;
 mod demo;
 mod dispatch;
 mod engine;
@@ -10,6 +13,7 @@ mod exact;
 mod fuzz;
 mod gateway;
 mod generation;
+mod geometry;
 mod goldens;
 mod handshake;
 mod hub;
@@ -17,6 +21,8 @@ mod ledger;
 mod model_files;
 mod mtp;
 mod net;
+#[cfg(unix)]
+mod operators;
 mod peer;
 mod processes;
 mod reference;
@@ -24,6 +30,7 @@ mod refused_models;
 mod serving;
 #[cfg(feature = "gpu")]
 mod shaders;
+mod slices;
 mod support;
 mod tidy;
 mod tiny_model;

@@ -2,46 +2,13 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use crate::support::completion::{local_text, stream};
 use crate::support::fleet::{Fleet, client, fleet};
-use crate::support::process::{Process, kvasir};
+use crate::support::process::{Process, ended};
 
-const PROMPT: &str = "Once upon a time there was a";
 const TOKENS: usize = 120;
-
-/// The text of a local run.
-fn local_text(dir: &Path) -> String {
-    let args = ["generate", "--prompt", PROMPT, "--tokens", &TOKENS.to_string(), "--json"];
-    let output = kvasir(dir, &args).output().expect("generate runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document on stdout");
-    document["text"].as_str().expect("text").to_owned()
-}
-
-/// Streams a greedy completion and calls `on_token` after each event; gives the text.
-async fn stream(client: &reqwest::Client, api: &str, mut on_token: impl FnMut(usize)) -> String {
-    let body = json!({"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "stream": true});
-    let mut response =
-        client.post(format!("{api}/v1/completions")).body(body.to_string()).send().await.expect("an answer");
-    assert_eq!(response.status(), 200);
-    let (mut text, mut rest, mut events) = (String::new(), Vec::new(), 0);
-    while let Some(chunk) = response.chunk().await.expect("the stream goes on") {
-        rest.extend_from_slice(&chunk);
-        while let Some(end) = rest.windows(2).position(|w| w == b"\n\n") {
-            let event: Vec<u8> = rest.drain(..end + 2).collect();
-            let data = String::from_utf8(event).expect("UTF-8").trim().trim_start_matches("data: ").to_owned();
-            if data == "[DONE]" {
-                continue;
-            }
-            let event: Value = serde_json::from_str(&data).expect("JSON events");
-            text.push_str(event["choices"][0]["text"].as_str().expect("text"));
-            events += 1;
-            on_token(events);
-        }
-    }
-    text
-}
 
 fn worker(dir: &Path, fleet: &Fleet, name: &str) -> (Process, String) {
     let gateway = format!("wss://{}", fleet.public);
@@ -61,14 +28,14 @@ fn worker(dir: &Path, fleet: &Fleet, name: &str) -> (Process, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_in_the_middle_of_a_completion_changes_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
-    let expected = local_text(dir.path());
+    let expected = local_text(dir.path(), TOKENS);
     let fleet = fleet(dir.path());
     let (mut victim, _) = worker(dir.path(), &fleet, "worker-a");
     let (survivor, wallet) = worker(dir.path(), &fleet, "worker-b");
     let client = client(&dir.path().join("kvasir-state/gateway/trial-ca.pem"));
     assert_eq!(fleet.sessions().await, 2);
 
-    let text = stream(&client, &fleet.api, |events| {
+    let text = stream(&client, &fleet.api, TOKENS, |events| {
         if events == TOKENS / 3 {
             victim.kill();
         }
@@ -95,13 +62,6 @@ async fn a_worker_killed_in_the_middle_of_a_completion_changes_nothing() {
         let status = process.terminate();
         assert_eq!(status.code(), Some(0), "a role that drains exits 0");
     }
-}
-
-/// A command that ends: its exit code, and what it said on stdout and stderr.
-fn ended(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
-    let output = kvasir(dir, args).output().expect("the program runs");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 #[test]

@@ -153,8 +153,12 @@ fn metadata_of_other_models_is_refused() {
         ("odd rotary", &set("qwen3moe.rope.dimension_count", Value::U32(1)), &["rotary size", "a multiple of 2"]),
         ("RoPE base", &set("qwen3moe.rope.freq_base", Value::F32(f32::NAN)), &["RoPE base", "NaN"]),
         ("end token", &set("tokenizer.ggml.eos_token_id", Value::U32(8)), &["end tokens: expected ids below", "got 8"]),
-        ("part of a split", &set("split.count", Value::U16(3)), &["split.count: expected 1, got 3"]),
-        ("count of tensors", &set("split.tensors.count", Value::U32(3)), &["split.tensors.count: expected 14, got 3"]),
+        ("part of a split", &set("split.count", Value::U16(3)), &["split.count: expected 1, since its name", "got 3"]),
+        (
+            "count of tensors",
+            &set("split.tensors.count", Value::U32(3)),
+            &["split.tensors.count: expected 14, the tensors of all parts, got 3"],
+        ),
     ]);
 }
 
@@ -281,21 +285,62 @@ fn write(dir: &Path, name: &str, bytes: &[u8]) {
     std::fs::write(dir.join(name), bytes).unwrap();
 }
 
+/// Part `number` of the tiny model in two parts.
+fn part(number: u16) -> Gguf {
+    let mut file = Gguf::qwen3moe(8);
+    let second = file.tensors.split_off(5);
+    if number == 1 {
+        file.keys.clear();
+        file.tensors = second;
+    }
+    file.set("split.no", Value::U16(number)).set("split.count", Value::U16(2));
+    file.set("split.tensors.count", Value::Raw(5, 14i32.to_le_bytes().into()));
+    file
+}
+
+fn name(number: u32) -> String {
+    format!("m-{number:05}-of-00002.gguf")
+}
+
+#[test]
+fn parts_that_contradict_each_other_are_refused() {
+    let first = part(0).tensors[4].clone();
+    let cases: [Case; 6] = [
+        ("count", &|f| _ = f.set("split.count", Value::U16(3)), &["split.count: expected 2, got 3"]),
+        ("no count", &|f| _ = f.remove("split.count"), &["split.count: expected 2, got 1"]),
+        ("number", &|f| _ = f.set("split.no", Value::U16(2)), &["split.no: expected 1, got 2"]),
+        (
+            "of another model",
+            &|f| _ = f.set("split.tensors.count", Value::U16(15)),
+            &["split.tensors.count: expected 14 as in the first part, so that all are parts of one model, got 15"],
+        ),
+        (
+            "a tensor less",
+            &|f| _ = f.tensors.pop(),
+            &["split.tensors.count: expected 13, the tensors of all parts, got 14"],
+        ),
+        ("a tensor twice", &|f| f.tensors.push(first.clone()), &["blk.0.attn_q.weight: expected it only in"]),
+    ];
+    for (what, change, words) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &name(1), &part(0).bytes());
+        let mut second = part(1);
+        change(&mut second);
+        write(dir.path(), &name(2), &second.bytes());
+        let message = model::open(&dir.path().join(name(1))).unwrap_err().to_string();
+        assert!(words.iter().all(|word| message.contains(word)), "{what}: expected {words:?} in {message:?}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &name(1), &part(0).bytes());
+    let cut = part(1).bytes();
+    write(dir.path(), &name(2), &cut[..cut.len() - 64]);
+    let message = model::open(&dir.path().join(name(2))).unwrap_err().to_string();
+    assert!(message.contains("m-00002-of-00002.gguf") && message.contains("an end within the file's"), "{message}");
+}
+
 #[test]
 fn any_part_of_a_split_file_opens_the_whole() {
     let dir = tempfile::tempdir().unwrap();
-    let part = |number: u16| {
-        let mut file = Gguf::qwen3moe(8);
-        let second = file.tensors.split_off(5);
-        if number == 1 {
-            file.keys.clear();
-            file.tensors = second;
-        }
-        file.set("split.no", Value::U16(number)).set("split.count", Value::U16(2));
-        file.set("split.tensors.count", Value::Raw(5, 14i32.to_le_bytes().into()));
-        file
-    };
-    let name = |number: u32| format!("m-{number:05}-of-00002.gguf");
     write(dir.path(), &name(1), &part(0).bytes());
     let missing = model::open(&dir.path().join(name(1))).unwrap_err().to_string();
     assert!(missing.contains("m-00002-of-00002.gguf"), "{missing}");

@@ -1,7 +1,9 @@
 //! What the tests of the forward pass share: reference files, backbones over the repository's models, comparisons.
 
+pub mod completion;
 pub mod faults;
 pub mod fleet;
+pub mod line;
 pub mod one_layer;
 pub mod process;
 

@@ -117,8 +117,8 @@ impl Gguf {
         self.tensors.iter_mut().find(|tensor| tensor.name == name).unwrap()
     }
 
-    /// The file. Tensor data that is not given is a ramp of bytes, so that slices of it differ.
-    pub fn bytes(&self) -> Vec<u8> {
+    /// The file up to its data, with `size` bytes for each tensor, and how many bytes of data follow.
+    pub fn head(&self, size: impl Fn(&Tensor) -> u64) -> (Vec<u8>, u64) {
         let mut out = self.magic.to_vec();
         out.extend(self.version.to_le_bytes());
         let (tensors, keys) = self.counts.unwrap_or((self.tensors.len() as u64, self.keys.len() as u64));
@@ -129,26 +129,64 @@ impl Gguf {
             put_value(&mut out, value);
         }
         let mut end = 0u64;
-        let mut given = Vec::new();
         for tensor in &self.tensors {
             put_text(&mut out, tensor.name.as_bytes());
             out.extend((tensor.ne.len() as u32).to_le_bytes());
             tensor.ne.iter().for_each(|n| out.extend(n.to_le_bytes()));
             out.extend(tensor.ty.to_le_bytes());
             out.extend(tensor.offset.unwrap_or(end).to_le_bytes());
-            let ramp = || tensor.ne.iter().fold(2u64, |all, n| all.saturating_mul(*n).min(1 << 16));
-            let bytes = tensor.data.as_ref().map_or_else(ramp, |data| data.len() as u64);
-            given.extend(tensor.data.as_ref().map(|data| (end as usize, data)));
-            end = (end + bytes).next_multiple_of(32);
+            end = (end + size(tensor)).next_multiple_of(32);
         }
         out.resize(out.len().next_multiple_of(32), 0);
-        let start = out.len();
+        (out, end)
+    }
+
+    /// The file. Tensor data that is not given is a ramp of bytes, so that slices of it differ.
+    pub fn bytes(&self) -> Vec<u8> {
+        let ramp = |tensor: &Tensor| tensor.ne.iter().fold(2u64, |all, n| all.saturating_mul(*n).min(1 << 16));
+        let size = |tensor: &Tensor| tensor.data.as_ref().map_or_else(|| ramp(tensor), |data| data.len() as u64);
+        let (mut out, end) = self.head(size);
+        let mut at = out.len();
         out.extend((0..end).map(|i| (i % 61) as u8));
-        for (at, data) in given {
-            out[start + at..start + at + data.len()].copy_from_slice(data);
+        for tensor in &self.tensors {
+            if let Some(data) = &tensor.data {
+                out[at..at + data.len()].copy_from_slice(data);
+            }
+            at = (at + size(tensor) as usize).next_multiple_of(32);
         }
         out
     }
+
+    /// A file like [`qwen3moe`](Self::qwen3moe) of hidden and intermediate size `width`, whose experts' F16 weights are
+    /// small numbers of both signs.
+    pub fn float_experts(width: u64) -> Self {
+        let mut file = Self::qwen3moe(8);
+        for name in ["embedding_length", "expert_feed_forward_length"] {
+            file.set(&format!("qwen3moe.{name}"), Value::U32(width as u32));
+        }
+        let values = |n: u64| (0..n).map(|i| (i * 7919 % 4093) as f32 / 40_000.0 - 0.05);
+        for tensor in &mut file.tensors {
+            let experts = tensor.name.contains("_exps");
+            let sized = tensor.ne.iter().enumerate().map(|(d, n)| match (d, &*tensor.name) {
+                (0, "blk.0.attn_output.weight") | (1, "blk.0.attn_q.weight") => *n,
+                _ if tensor.name.ends_with("q_norm.weight") || tensor.name.ends_with("k_norm.weight") => *n,
+                (0, _) => width,
+                (1, "blk.0.attn_output.weight") => width,
+                (1, _) if experts => width,
+                _ => *n,
+            });
+            tensor.ne = sized.collect();
+            let count = tensor.ne.iter().product();
+            tensor.data = Some(values(count).flat_map(|x| f16_bits(x).to_le_bytes()).collect());
+        }
+        file
+    }
+}
+
+/// `x` as an F16, for magnitudes from 2^-14 to 1; smaller ones become zero, further bits are cut off.
+fn f16_bits(x: f32) -> u16 {
+    let (sign, exponent, mantissa) = (x.to_bits() >> 16 & 0x8000, x.to_bits() >> 23 & 0xFF, x.to_bits() >> 13 & 0x3FF);
+    if exponent < 113 { sign as u16 } else { (sign | (exponent - 112) << 10 | mantissa) as u16 }
 }
 
 /// The character that stands for a byte in a byte-level vocabulary.

@@ -141,8 +141,16 @@ fn every_control_frame_is_these_bytes() {
     check(24, &Resume {}, "{}");
     check(
         32,
-        &SessionOpen { session_id: Hex([1; 16]), wallet: WALLET, worker_id: Hex([1; 16]), peer_ip_hash: Hex([1; 16]) },
-        &format!(r#"{{"session_id":"{ones}","wallet":"{WALLET_TEXT}","worker_id":"{ones}","peer_ip_hash":"{ones}"}}"#),
+        &SessionOpen {
+            session_id: Hex([1; 16]),
+            wallet: WALLET,
+            worker_id: Hex([1; 16]),
+            peer_ip_hash: Hex([1; 16]),
+            round_trip_us: 7,
+        },
+        &format!(
+            r#"{{"session_id":"{ones}","wallet":"{WALLET_TEXT}","worker_id":"{ones}","peer_ip_hash":"{ones}","round_trip_us":7}}"#
+        ),
     );
     check(33, &SessionClosed { reason: "gone".into() }, r#"{"reason":"gone"}"#);
     check(

@@ -209,7 +209,13 @@ proptest! {
         there_and_back(&Release { lease: m, experts });
         there_and_back(&Verdict { request: n, part: m as u16, accepted: m, refused: m, reason: text.clone() });
         let (session_id, wallet) = (Hex(id), PublicKey(key));
-        there_and_back(&SessionOpen { session_id, wallet, worker_id: Hex(id), peer_ip_hash: Hex(id) });
+        there_and_back(&SessionOpen {
+            session_id,
+            wallet,
+            worker_id: Hex(id),
+            peer_ip_hash: Hex(id),
+            round_trip_us: n,
+        });
         there_and_back(&Quarantine { wallet, session_id, void_from_request: n, reason: text });
     }
 

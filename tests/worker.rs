@@ -62,7 +62,7 @@ impl Hub {
         let upgrade = Upgrade::check(&head, kvasir::wire::WORKER_PATH).unwrap();
         let mut socket = WsStream::accept(stream, &upgrade.key, head.rest().to_vec(), WsConfig::hub()).await.unwrap();
         let identity = HubIdentity::issued_by(&self.operator, KeyPair::from_seed(&[2; 32]), u64::MAX);
-        let terms = HubTerms { hub_epoch: 1, manifest: MANIFEST, limits: Limits::default() };
+        let terms = HubTerms { hub_epoch: 1, manifest: MANIFEST, limits: Limits::default(), invite_only: false };
         let (shake, hello) =
             HubHandshake::hello(&identity, &terms, HubRandom::draw().unwrap(), Duration::ZERO).unwrap();
         socket.send(hello.encode()).await.unwrap();

@@ -10,7 +10,8 @@ use kvasir::wire::{Frame, Kind};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Stands between a hub and a backbone, damages the first `damaged` pieces of experts, and notes what was asked for.
+/// Stands between a hub and a backbone, damages the first piece of each of the first `damaged` experts, and notes what
+/// was asked for.
 pub struct Damage {
     pub addr: SocketAddr,
     pub gets: Arc<Mutex<Vec<ExpertGet>>>,
@@ -37,7 +38,8 @@ impl Damage {
                 let mut left = damaged;
                 tokio::spawn(relay(from_backbone, to_hub, move |frame| {
                     // The manifest has request 1; what follows are experts.
-                    if frame.header.kind != Kind::ExpertChunk || frame.header.request == 1 || left == 0 {
+                    let is_first = frame.body.starts_with(&[0; 8]);
+                    if frame.header.kind != Kind::ExpertChunk || frame.header.request == 1 || left == 0 || !is_first {
                         return frame;
                     }
                     left -= 1;

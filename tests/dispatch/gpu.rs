@@ -88,6 +88,7 @@ async fn a_gpu_lost_in_the_middle_comes_back_and_serves_again() {
     tokio::join!(lost, steps);
     check_until_remote(&backbone).await;
     assert!(backbone.remote.counts().assignments_local > 0, "the loss was felt");
+    backbone.ready(1).await;
     assert_eq!(worker.status.borrow().phase, Phase::Serving);
     worker.stop().await;
 }

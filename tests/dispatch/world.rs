@@ -169,6 +169,7 @@ impl Puppet {
             wallet: PublicKey([n; 32]),
             worker_id: Hex([n; 16]),
             peer_ip_hash: Hex([0; 16]),
+            round_trip_us: 1_000,
         };
         writer.send(&open.frame().expect("a frame")).await.expect("sent");
         (reader, writer)
@@ -305,11 +306,21 @@ impl Hub {
 
     /// Starts a worker on hardware that may change.
     pub fn worker_on(&self, name: &str, source: Source, hardware: watch::Receiver<Hardware>) -> Worker {
+        self.worker_as(name, hardware, |config| config.source = source)
+    }
+
+    /// Starts a worker that differs from the others in what `change` says.
+    pub fn worker_as(
+        &self,
+        name: &str,
+        hardware: watch::Receiver<Hardware>,
+        change: impl FnOnce(&mut WorkerConfig),
+    ) -> Worker {
         let gateways = vec![format!("ws://{}", self.addr)];
         let home = self.dir.path().join(name);
         let mut config = WorkerConfig::new(gateways, vec![self.operator.public()], home.clone(), 1 << 30);
-        config.source = source;
         config.assignments_per_s = Some(1e4);
+        change(&mut config);
         let wallet = Arc::new(Wallet::generate().expect("a wallet"));
         let (status, seen) = watch::channel(WorkerStatus::default());
         let (stop, shutdown) = shutdown::channel();

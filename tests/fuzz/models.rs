@@ -1,12 +1,13 @@
 //! Targets for both containers of model files.
 
-use kvasir::model::{self, Checkpoint, Data, Model, ModelError};
+use kvasir::model::{self, BlockType, Checkpoint, Data, Model, ModelError, QuantiseError};
 
 use super::Target;
 use crate::tiny_model::{self, Gguf};
 
 const GGUF: Target = Target { name: "gguf", run: gguf };
 const SAFETENSORS: Target = Target { name: "safetensors", run: safetensors };
+const EXPERTS: Target = Target { name: "experts", run: experts };
 
 fn outcome(model: Result<Model, ModelError>) -> String {
     match model {
@@ -39,14 +40,27 @@ fn safetensors(input: &[u8]) -> String {
     outcome(Checkpoint { config: config.to_vec(), shards, ..Checkpoint::default() }.into_model("input"))
 }
 
+/// A model whose routed experts are quantised, whatever weights they have.
+fn experts(input: &[u8]) -> String {
+    let Ok(mut model) = model::from_gguf("input", Data::from(input.to_vec())) else { return "refused".into() };
+    let ty = if input.len().is_multiple_of(2) { BlockType::Q8_0 } else { BlockType::Q4_0 };
+    match model.quantise_experts(ty, |_| {}) {
+        Ok(()) => "quantised".into(),
+        Err(QuantiseError::Weight { tensor, .. }) => format!("a weight of {tensor}"),
+        Err(QuantiseError::Rows { tensor, .. }) => format!("rows of {tensor}"),
+        Err(other) => other.to_string(),
+    }
+}
+
 /// The valid examples; `KVASIR_FUZZ_WRITE=1` writes them when the builders have changed.
-fn examples() -> [(&'static Target, &'static str, Vec<u8>); 3] {
+fn examples() -> [(&'static Target, &'static str, Vec<u8>); 4] {
     let checkpoint =
         [tiny_model::config().to_string().into_bytes(), vec![0], tiny_model::safetensors(&tiny_model::tensors())];
     [
         (&GGUF, "valid-qwen3moe", Gguf::qwen3moe(8).bytes()),
         (&GGUF, "valid-with-words", Gguf::with_words().bytes()),
         (&SAFETENSORS, "valid-qwen35moe", checkpoint.concat()),
+        (&EXPERTS, "valid-float-experts", Gguf::float_experts(32).bytes()),
     ]
 }
 
@@ -58,7 +72,8 @@ fn the_corpus_holds_valid_models() {
             std::fs::write(&path, &bytes).unwrap();
         }
         assert_eq!(std::fs::read(&path).unwrap(), bytes, "{}", path.display());
-        assert!((target.run)(&bytes).starts_with("opened"), "{name}");
+        let outcome = (target.run)(&bytes);
+        assert!(outcome.starts_with("opened") || outcome == "quantised", "{name}: {outcome}");
     }
 }
 
@@ -70,6 +85,11 @@ fn no_bytes_make_the_gguf_reader_panic() {
 #[test]
 fn no_bytes_make_the_safetensors_reader_panic() {
     SAFETENSORS.check();
+}
+
+#[test]
+fn no_weights_make_the_quantisers_panic() {
+    EXPERTS.check();
 }
 
 #[test]

@@ -43,11 +43,16 @@ impl Fleet {
 
 /// Backbone, hub and gateway, configured by `kvasir.toml` or by flags.
 pub fn fleet(dir: &Path) -> Fleet {
-    let mut backbone =
-        Process::start(dir, &["--headless", "backbone", "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"]);
+    fleet_with(dir, "", &[])
+}
+
+/// The same with more lines in the hub's table and more flags for the backbone.
+pub fn fleet_with(dir: &Path, hub_lines: &str, flags: &[&str]) -> Fleet {
+    let args = ["--headless", "backbone", "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"];
+    let mut backbone = Process::start(dir, &[&args[..], flags].concat());
     let dispatch = backbone.after("listening for hubs on ");
     let api = backbone.after("completions on ");
-    let toml = format!("[hub]\nlisten = \"127.0.0.1:0\"\nbackbone = \"{dispatch}\"\n");
+    let toml = format!("[hub]\nlisten = \"127.0.0.1:0\"\nbackbone = \"{dispatch}\"\n{hub_lines}");
     std::fs::write(dir.join("kvasir.toml"), toml).expect("the file is written");
     let mut hub = Process::start(dir, &["--headless", "hub", "--config", "kvasir.toml"]);
     let operator = hub.after("operator key ");

@@ -26,6 +26,13 @@ pub fn kvasir(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
+/// A command that ends: its exit code, and what it said on stdout and stderr.
+pub fn ended(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let output = kvasir(dir, args).output().expect("the program runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
 impl Process {
     /// Starts the program in `dir`.
     pub fn start(dir: &Path, args: &[&str]) -> Self {

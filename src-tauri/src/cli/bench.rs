@@ -1,10 +1,11 @@
-//! What was typed about measuring decode and prefill.
+//! `kvasir bench …`.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::LayerSelection;
+use super::{Device, GpuFlags, LayerSelection};
+use crate::model::BlockType;
 
 /// Flags of `kvasir bench decode`.
 #[derive(Debug, Args)]
@@ -56,4 +57,64 @@ pub struct BenchPrefillArgs {
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `kvasir bench experts`.
+#[derive(Debug, Args)]
+pub struct BenchExpertsArgs {
+    /// What computes.
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub device: Device,
+    /// Which GPU.
+    #[command(flatten)]
+    pub gpu: GpuFlags,
+    /// Rows of a request, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32,64,128,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
+    pub rows: Vec<u16>,
+    /// Types of the weights, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "q4_k,q6_k,q8_0", value_parser = block_type)]
+    pub types: Vec<BlockType>,
+    /// Threads of the CPU, separated by commas; all of them when absent.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Vec<u16>,
+    /// Requests per figure, of which the median is taken; fewer where they take long.
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Every path that this CPU supports, not only the fastest.
+    #[arg(long)]
+    pub all_paths: bool,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `kvasir bench dense`.
+#[derive(Debug, Args)]
+pub struct BenchDenseArgs {
+    /// Input width.
+    #[arg(long, default_value_t = 3072, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub input: u32,
+    /// Output width.
+    #[arg(long, default_value_t = 12288, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub output: u32,
+    /// Rows that meet a matrix at once, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
+    pub rows: Vec<u16>,
+    /// Types of the weights, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "q8_0,q4_k,bf16", value_parser = block_type)]
+    pub types: Vec<BlockType>,
+    /// Threads of the CPU; all of them when absent.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Matrices per figure, of which the median is taken; fewer where they take long.
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn block_type(text: &str) -> Result<BlockType, String> {
+    let named = BlockType::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(text));
+    named.ok_or_else(|| format!("expected a type such as q4_k, q8_0 or bf16, got {text:?}"))
 }

@@ -1,6 +1,7 @@
 //! How the command line reads.
 
 use super::*;
+use crate::model::BlockType;
 
 #[test]
 fn the_command_line_is_well_formed() {
@@ -23,6 +24,11 @@ fn commands_read_with_their_defaults() {
     let Some(Command::Bench(BenchCommand::Experts(bench))) = cli.command else { panic!("not the bench") };
     assert_eq!((bench.types, bench.rows), (vec![BlockType::Q4_K, BlockType::BF16], vec![1, 8, 64, 512]));
     assert!(Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q9"]).is_err());
+    let cli = Cli::try_parse_from(["kvasir", "model", "convert", "in", "out.gguf", "--to", "q4_k"]).unwrap();
+    let Some(Command::Model(ModelCommand::Convert(convert))) = cli.command else { panic!("not a conversion") };
+    assert_eq!((convert.to, convert.overwrite), (BlockType::Q4_K, false));
+    assert!(Cli::try_parse_from(["kvasir", "model", "convert", "in", "out.gguf", "--to", "bf16"]).is_err());
+    assert!(Cli::try_parse_from(["kvasir", "generate", "--ids", "1", "--experts", "q5_0"]).is_err());
     assert!(Cli::try_parse_from(["kvasir", "generate", "--prompt", "a", "--ids", "1"]).is_err());
     assert!(Cli::try_parse_from(["kvasir", "demo", "--tokens", "0"]).is_err());
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::ConfigError;
-use crate::cli::{Device, LayerSelection};
+use crate::cli::{AdmissionMode, Device, ExpertsLocal, LayerSelection};
 use crate::types::PublicKey;
 
 /// Largest configuration file: far more than all keys need.
@@ -27,6 +27,7 @@ pub struct File {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct BackboneTable {
     pub model: Option<PathBuf>,
+    pub experts: Option<String>,
     pub listen: Option<SocketAddr>,
     pub api: Option<SocketAddr>,
     pub api_tls_cert: Option<PathBuf>,
@@ -36,6 +37,8 @@ pub(super) struct BackboneTable {
     pub new_tokens_max: Option<NonZeroUsize>,
     pub state: Option<PathBuf>,
     pub remote_layers: Option<LayerSelection>,
+    pub expert_cache: Option<String>,
+    pub experts_local: Option<ExpertsLocal>,
     pub allow_public: Option<bool>,
     pub peer_key: Option<PathBuf>,
     pub peers: Option<Vec<PublicKey>>,
@@ -47,6 +50,8 @@ pub(super) struct HubTable {
     pub listen: Option<SocketAddr>,
     pub backbone: Option<SocketAddr>,
     pub public_hosts: Option<Vec<String>>,
+    pub admission: Option<AdmissionMode>,
+    pub allow: Option<Vec<PublicKey>>,
     pub state: Option<PathBuf>,
     pub ledger: Option<String>,
     pub allow_public: Option<bool>,
@@ -79,6 +84,10 @@ pub(super) struct WorkerTable {
     pub state: Option<PathBuf>,
     pub memory: Option<String>,
     pub model: Option<PathBuf>,
+    pub weights: Option<PathBuf>,
+    pub cache: Option<PathBuf>,
+    pub cache_size: Option<String>,
+    pub experts: Option<String>,
     pub device: Option<Device>,
     pub gpu: Option<String>,
     pub allow_software: Option<bool>,

@@ -1,6 +1,7 @@
 //! How flags, file and defaults come together.
 
 use super::*;
+use crate::cli::{Device, GpuFlags};
 
 /// Flags as typed; the environment of whoever runs the tests does not count.
 fn flags(args: &[&str]) -> RoleFlags {
@@ -42,6 +43,27 @@ fn every_table_reads_as_the_readme_writes_it() {
 }
 
 #[test]
+fn experts_are_kept_where_and_as_much_as_flag_or_file_say() {
+    let text = "[backbone]\nexpert_cache = \"1GiB\"\nexperts_local = \"none\"\n\
+                [worker]\nweights = \"local.gguf\"\ncache = \"shared\"\ncache_size = \"5GB\"\n";
+    let worker = |text: &str, args: &[&str]| {
+        let full = [&["--gateway", "wss://localhost", "--operator", OPERATOR], args].concat();
+        Worker::new(&flags(&full), file(text).unwrap()).unwrap()
+    };
+    let kept = |worker: Worker| (worker.weights, worker.cache, worker.cache_bytes);
+    assert_eq!(kept(worker(text, &[])), (Some("local.gguf".into()), "shared".into(), Some(5_000_000_000)));
+    assert_eq!(kept(worker("", &["--state", "s"])), (None, Path::new("s").join("experts"), None));
+    let typed = ["--weights", "w", "--cache", "c", "--cache-size", "0"];
+    assert_eq!(kept(worker(text, &typed)), (Some("w".into()), "c".into(), Some(0)));
+    let backbone = |text: &str, args: &[&str]| {
+        let backbone = Backbone::new(&flags(args), file(text).unwrap()).unwrap();
+        (backbone.expert_cache_bytes, backbone.experts_local)
+    };
+    assert_eq!((backbone(text, &[]), backbone("", &[])), ((Some(1 << 30), false), (None, true)));
+    assert_eq!(backbone(text, &["--expert-cache", "1MiB", "--experts-local", "all"]), (Some(1 << 20), true));
+}
+
+#[test]
 fn a_gpu_is_named_by_flag_or_file() {
     let text = "[worker]\ndevice = \"gpu\"\ngpu = \"radeon\"\nallow_software = true\n";
     let worker = |args: &[&str]| {
@@ -51,6 +73,17 @@ fn a_gpu_is_named_by_flag_or_file() {
     let gpu = |name: &str| GpuFlags { name: Some(name.to_owned()), allow_software: true };
     assert_eq!((worker(&[]).device, worker(&[]).gpu), (Device::Gpu, gpu("radeon")));
     assert_eq!(worker(&["--gpu", "4090"]).gpu, gpu("4090"));
+}
+
+#[test]
+fn the_type_of_experts_is_named_by_flag_or_file() {
+    let text = "[backbone]\nexperts = \"q6_k\"\n";
+    let experts = |args: &[&str], text| Backbone::new(&flags(args), file(text).unwrap()).map(|config| config.experts);
+    assert_eq!(experts(&[], text).unwrap(), Some(BlockType::Q6_K));
+    assert_eq!(experts(&["--experts", "q4_k"], text).unwrap(), Some(BlockType::Q4_K));
+    assert_eq!(experts(&[], "").unwrap(), None);
+    let wrong = experts(&[], "[backbone]\nexperts = \"bf16\"\n").unwrap_err().to_string();
+    assert_eq!(wrong, "experts: expected q8_0, q6_k, q5_k, q4_k or q4_0, got \"bf16\"");
 }
 
 #[test]

@@ -14,6 +14,10 @@ pub struct Counters {
     pub assignments_local: AtomicU64,
     /// Assignments that were sent out and then computed here after all.
     pub recomputed: AtomicU64,
+    /// Assignments that were sent to a replica after somebody else had not brought them.
+    pub hedged: AtomicU64,
+    /// Requests that outlived two workers.
+    pub poisonous: AtomicU64,
     /// Requests that a worker declined.
     pub declined: AtomicU64,
     /// Requests that missed their deadline.
@@ -39,6 +43,8 @@ pub struct Counts {
     pub assignments_remote: u64,
     pub assignments_local: u64,
     pub recomputed: u64,
+    pub hedged: u64,
+    pub poisonous: u64,
     pub declined: u64,
     pub late: u64,
     pub lost: u64,
@@ -65,6 +71,8 @@ impl Counters {
             assignments_remote: of(&self.assignments_remote),
             assignments_local: of(&self.assignments_local),
             recomputed: of(&self.recomputed),
+            hedged: of(&self.hedged),
+            poisonous: of(&self.poisonous),
             declined: of(&self.declined),
             late: of(&self.late),
             lost: of(&self.lost),

@@ -9,17 +9,20 @@
 //!
 //! **Invariant:** integers only add, so the sums are the same for any arrival order and any split over holders.
 
+mod form;
+
+pub use form::{Form, Shape};
+
 use super::experts::ModelExperts;
 use super::{DispatchError, MoeStep, Route, RowSum};
 use crate::kernel::float::weighted_rows;
 use crate::kernel::numerics;
-use crate::model::{ExpertWeights, Matrix};
 use crate::types::GateWeight;
 use crate::wire::work::{
-    Activations, Assignment, Dispatch, HIDDEN_MAX, PartialValues, Partials, RowHead, RowStatus, float_rows_per_part,
-    rows_per_part,
+    Activations, Assignment, Dispatch, PartialValues, Partials, RowHead, RowStatus, float_rows_per_part, rows_per_part,
 };
 use bytes::Bytes;
+use std::collections::BTreeMap;
 
 /// How often a row may ask for a coarser grid.
 const RETRIES_MAX: u8 = 3;
@@ -27,31 +30,6 @@ const RETRIES_MAX: u8 = 3;
 const RETRY_STEP: i8 = 8;
 /// A weighted output of one expert is smaller than this, or its row is out of range.
 const OUTPUT_BITS: u32 = 27;
-
-/// How a layer's routed experts are computed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
-    /// In integers, anywhere, with the same bits.
-    Exact,
-    /// Weights stored as floats: f32 anywhere, weighed and summed by the backbone.
-    Float,
-    /// In f32 on the backbone only.
-    Here,
-}
-
-impl Form {
-    /// The form of a layer with these experts; one file gives all experts of a layer the same types.
-    #[must_use]
-    pub fn of(experts: &[ExpertWeights]) -> Self {
-        let Some(ExpertWeights { gate, up, down }) = experts.first() else { return Self::Here };
-        let all = |holds: fn(&Matrix) -> bool| [gate, up, down].into_iter().all(holds);
-        match () {
-            () if all(|m| m.ty.is_exact() && m.cols <= HIDDEN_MAX) => Self::Exact,
-            () if all(|m| m.ty.is_float()) => Self::Float,
-            () => Self::Here,
-        }
-    }
-}
 
 /// Some rows of a step and the experts that one holder computes for them.
 #[derive(Clone, PartialEq, Debug)]
@@ -164,23 +142,46 @@ impl OpenStep {
         self.rows.iter().any(|row| row.state == State::Open)
     }
 
-    /// Assignments of the rows that this round asks for, as (row, expert).
-    pub fn open_assignments(&self) -> impl Iterator<Item = (usize, u16)> + '_ {
+    /// The rows that this round asks for.
+    #[must_use]
+    pub fn open_rows(&self) -> Vec<usize> {
         let open = self.rows.iter().enumerate().filter(|(_, row)| row.state == State::Open);
-        open.flat_map(|(r, row)| row.routes.iter().map(move |route| (r, route.expert)))
+        open.map(|(r, _)| r).collect()
+    }
+
+    /// The assignments of some rows: per expert that `counts`, its rows.
+    pub fn by_expert(&self, rows: &[usize], counts: impl Fn(u16) -> bool) -> BTreeMap<u16, Vec<usize>> {
+        let mut by_expert = BTreeMap::<u16, Vec<usize>>::new();
+        for r in rows {
+            for route in self.rows[*r].routes.iter().filter(|route| counts(route.expert)) {
+                by_expert.entry(route.expert).or_default().push(*r);
+            }
+        }
+        by_expert
+    }
+
+    /// What its requests and their answers look like.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        Shape { hidden: self.width, exact: self.form == Form::Exact }
     }
 
     /// The requests of this round to a holder of the experts that `holds` names, each within the frame bound.
     #[must_use]
     pub fn parts(&self, holds: impl Fn(u16) -> bool) -> Vec<Part> {
+        self.parts_of(&self.open_rows(), holds)
+    }
+
+    /// The same for some of the round's rows only.
+    #[must_use]
+    pub fn parts_of(&self, rows: &[usize], holds: impl Fn(u16) -> bool) -> Vec<Part> {
         let per_row = self.rows.iter().map(|row| row.routes.len()).max().unwrap_or(0).max(1);
         let rows_max = match self.form {
             Form::Float => float_rows_per_part(self.width, per_row).max(1),
             _ => rows_per_part(self.width),
         };
-        let open = self.rows.iter().enumerate().filter(|(_, row)| row.state == State::Open);
-        let asked: Vec<usize> =
-            open.filter(|(_, row)| row.routes.iter().any(|route| holds(route.expert))).map(|(r, _)| r).collect();
+        let is_asked = |r: &usize| self.rows[*r].routes.iter().any(|route| holds(route.expert));
+        let asked: Vec<usize> = rows.iter().copied().filter(is_asked).collect();
         asked.chunks(rows_max).map(|rows| self.part(rows, &holds)).collect()
     }
 
@@ -209,12 +210,11 @@ impl OpenStep {
         &self.hidden[r * self.width..(r + 1) * self.width]
     }
 
-    /// Adds the answer to `part`. Each part of a round must be added exactly once, by whoever computed it.
+    /// Whether `partials` can answer `part`.
     ///
     /// # Errors
-    /// Another number of rows or values than asked for, another form, or a sum that no legal holder can return;
-    /// nothing was added then.
-    pub fn add(&mut self, part: &Part, partials: &Partials) -> Result<(), PartialsError> {
+    /// Another number of rows or values than asked for, another form, or a sum that no legal holder can return.
+    pub fn check(&self, part: &Part, partials: &Partials) -> Result<(), PartialsError> {
         let Dispatch { rows: heads, assignments, .. } = &part.dispatch;
         let check = |what, expected, got| {
             if expected == got { Ok(()) } else { Err(PartialsError { what, expected, got }) }
@@ -228,6 +228,24 @@ impl OpenStep {
                     let largest = sums.iter().map(|v| u64::from(v.unsigned_abs())).max().unwrap_or(0);
                     check("at most in a sum", bound as usize, bound.max(largest) as usize)?;
                 }
+            }
+            PartialValues::Float(values) => {
+                let expected = if self.form == Form::Float { assignments.len() * self.width } else { 0 };
+                check("float values", expected, values.len())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the answer to `part`. Each part of a round must be added exactly once, by whoever computed it.
+    ///
+    /// # Errors
+    /// As [`OpenStep::check`]; nothing was added then.
+    pub fn add(&mut self, part: &Part, partials: &Partials) -> Result<(), PartialsError> {
+        self.check(part, partials)?;
+        let Dispatch { rows: heads, assignments, .. } = &part.dispatch;
+        match &partials.values {
+            PartialValues::Exact(sums) => {
                 for ((r, status), sums) in part.rows.iter().zip(&partials.status).zip(sums.chunks_exact(self.width)) {
                     let row = &mut self.rows[*r];
                     row.status = worse(row.status, *status);
@@ -235,8 +253,6 @@ impl OpenStep {
                 }
             }
             PartialValues::Float(values) => {
-                let expected = if self.form == Form::Float { assignments.len() * self.width } else { 0 };
-                check("float values", expected, values.len())?;
                 for ((r, status), head) in part.rows.iter().zip(&partials.status).zip(heads) {
                     let row = &mut self.rows[*r];
                     row.status = worse(row.status, *status);

@@ -9,13 +9,12 @@
 
 mod member;
 mod routes;
+mod view;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::warn;
@@ -29,6 +28,7 @@ use crate::wire::{FrameError, Slice};
 pub(super) use member::FetchRefused;
 use member::Member;
 pub(super) use routes::{Holder, Routes};
+pub use view::{NotReady, WorkerView};
 
 /// Pause before placing, so that workers that arrive together are placed together.
 const GATHERING: Duration = Duration::from_millis(50);
@@ -67,43 +67,6 @@ struct Members {
     due: bool,
     /// The routes have to be built.
     reroute_due: bool,
-}
-
-/// A worker as people and tests see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WorkerView {
-    /// Who is paid.
-    pub wallet: PublicKey,
-    /// The installation.
-    pub worker_id: WorkerId,
-    /// The session.
-    pub session_id: SessionId,
-    /// Its device in its own words.
-    pub device: String,
-    /// What it serves, e.g. `0:0-15,1:0-15`.
-    pub slice: String,
-    /// Whether it serves what placement wants it to.
-    pub ready: bool,
-    /// Accepted assignments.
-    pub assignments: u64,
-    /// Their work bytes.
-    pub work_bytes: u64,
-}
-
-/// Too few workers were ready in time.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("expected {expected} workers with {experts} experts ready within {waited_ms} ms, got {ready} with {held}")]
-pub struct NotReady {
-    /// Workers wanted.
-    pub expected: usize,
-    /// Workers ready.
-    pub ready: usize,
-    /// Experts of the remote layers.
-    pub experts: usize,
-    /// Experts that ready workers hold.
-    pub held: usize,
-    /// How long was waited.
-    pub waited_ms: u128,
 }
 
 /// See the module.
@@ -338,20 +301,7 @@ impl Fleet {
 
     /// All sessions, in a stable order; an accepted assignment is worth `work_bytes`.
     pub fn views(&self, work_bytes: u64) -> Vec<WorkerView> {
-        let view = |member: &Member| {
-            let assignments = member.session.assignments.load(Relaxed);
-            WorkerView {
-                wallet: member.session.opened.wallet,
-                worker_id: member.session.opened.worker_id,
-                session_id: member.session.opened.session_id,
-                device: member.offer.as_ref().map(|o| o.device.clone()).unwrap_or_default(),
-                slice: member.active.as_ref().map(|(_, slice)| slice.to_string()).unwrap_or_default(),
-                ready: member.is_settled(),
-                assignments,
-                work_bytes: assignments * work_bytes,
-            }
-        };
-        self.members().by_key.values().map(view).collect()
+        self.members().by_key.values().map(|member| WorkerView::of(member, work_bytes)).collect()
     }
 
     /// Workers that serve what placement wants; `None` while a placement, routes or a lease are on their way.

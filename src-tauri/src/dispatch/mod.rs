@@ -5,22 +5,27 @@
 //! computed what, because partials are integers on the row's grid.
 
 mod batch;
+mod choice;
 pub mod counters;
+pub mod estimate;
 pub mod exact;
 pub mod experts;
 mod fleet;
+mod here;
 pub mod inflight;
 mod listener;
 pub mod local;
 pub mod placement;
+mod portions;
 pub mod remote;
+mod request;
 mod session;
 mod stock;
 
 pub use counters::Counts;
+pub use estimate::{DeadlineRule, Measured};
 pub use experts::ModelExperts;
 pub use fleet::{NotReady, WorkerView};
-pub use inflight::DeadlineRule;
 pub use local::{LocalDispatch, Mode};
 pub use remote::{RemoteConfig, RemoteDispatch};
 
@@ -106,12 +111,32 @@ pub enum DispatchError {
         /// Expert.
         expert: u16,
     },
+    /// No worker brings an expert that this machine may not compute itself.
+    #[error(
+        "layer {layer}, expert {expert}: no worker that holds it answers, and this machine is told not to compute it; try again later"
+    )]
+    NoHolder {
+        /// Layer.
+        layer: u16,
+        /// Expert.
+        expert: u16,
+    },
     /// The backbone's own kernel refused its work.
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// The backbone's own kernel answered something else than it was asked.
     #[error(transparent)]
     Partials(#[from] exact::PartialsError),
+    /// An expert cannot be read from the model's file.
+    #[error("cannot read layer {layer}, expert {expert} from the model's file: {source}")]
+    Weights {
+        /// Layer.
+        layer: u16,
+        /// Expert.
+        expert: u16,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The process stops.
     #[error("shutting down")]
     Stopping,

@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::spawn_blocking;
 
-use super::batch::{Failure, Round};
+use super::batch::{Asking, Round, Wanted};
 use super::counters::{Counters, Counts};
+use super::estimate::DeadlineRule;
 use super::exact::{Form, OpenStep, Part};
 use super::fleet::{Fleet, Goods, NotReady, WorkerView};
-use super::inflight::DeadlineRule;
+use super::here::{Computing, Here, joined};
 use super::placement::LayerSize;
+use super::request::{Asked, Failure, Request};
 use super::stock::Stock;
 use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, RowSum, StepSums};
 use crate::kernel::ExpertCompute;
@@ -34,17 +36,27 @@ pub struct RemoteConfig {
     pub sessions_max: usize,
     /// How hubs are recognised.
     pub peers: PeerSecurity,
+    /// Whether this machine computes experts of remote layers that no worker brings; else such a step fails.
+    pub local_experts: bool,
+    /// Most bytes of experts of these layers that are kept here, of those that are computed here now and then.
+    pub expert_cache_bytes: u64,
+    /// The model's manifest, when it is known already; else every expert is read once to make it.
+    pub manifest: Option<Manifest>,
 }
 
 impl RemoteConfig {
     /// Sessions unless told otherwise: the tested number.
     const SESSIONS_MAX: usize = 1000;
+    /// Experts kept unless told otherwise: a hundred of a large model's.
+    pub const EXPERT_CACHE_BYTES: u64 = 512 << 20;
 
     /// The defaults for these layers; hubs on this machine only.
     #[must_use]
     pub fn new(remote_layers: Vec<u16>) -> Self {
         let (deadlines, peers) = (DeadlineRule::default(), PeerSecurity::Loopback);
-        Self { remote_layers, deadlines, sessions_max: Self::SESSIONS_MAX, peers }
+        let (sessions_max, expert_cache_bytes) = (Self::SESSIONS_MAX, Self::EXPERT_CACHE_BYTES);
+        let (local_experts, manifest) = (true, None);
+        Self { remote_layers, deadlines, sessions_max, peers, local_experts, expert_cache_bytes, manifest }
     }
 }
 
@@ -60,26 +72,29 @@ pub(super) struct Shared {
     pub stock: Arc<Stock>,
     pub fleet: Fleet,
     pub counters: Counters,
-    compute: Arc<dyn ExpertCompute>,
+    pub here: Arc<Here>,
     hidden_size: usize,
     requests: AtomicU64,
 }
 
-/// Parts being computed on this machine.
-type Computing = JoinHandle<Result<(Vec<Part>, Vec<Partials>), DispatchError>>;
+/// How many workers a request may outlive before it is no longer offered to others.
+const DEATHS_MAX: u8 = 2;
+/// How many replicas are asked, one after the other, for what a worker did not bring, before this machine does it: each
+/// may cost a deadline.
+const HEDGES_MAX: usize = 1;
 
 impl RemoteDispatch {
-    /// Dispatch for `model`; `compute` does what no worker does. Reads every expert once, for the manifest.
+    /// Dispatch for `model`; `compute` does what no worker does. Reads every expert once, unless the manifest is given.
     ///
     /// # Errors
     /// A model that no manifest can describe.
     pub fn new(
         model: Arc<Model>,
         compute: Arc<dyn ExpertCompute>,
-        config: RemoteConfig,
+        mut config: RemoteConfig,
     ) -> Result<Self, ManifestError> {
-        let manifest = Manifest::of(&model)?;
-        let experts = Arc::new(ModelExperts::new(Arc::clone(&model)));
+        let manifest = config.manifest.take().map_or_else(|| Manifest::of(&model), Ok)?;
+        let experts = ModelExperts::new(Arc::clone(&model));
         let hidden_size = model.hyper.hidden_size;
         let stock = Arc::new(Stock::new(model, manifest));
         let travels = |layer: &u16| match experts.form(*layer) {
@@ -90,6 +105,7 @@ impl RemoteDispatch {
             }
         };
         let layers: BTreeSet<u16> = config.remote_layers.iter().copied().filter(travels).collect();
+        let experts = Arc::new(experts.leased(layers.iter().copied(), config.expert_cache_bytes));
         let layers: Vec<LayerSize> = layers.into_iter().filter_map(|layer| stock.layer_size(layer)).collect();
         let fleet = Fleet::new(Goods {
             layers,
@@ -98,7 +114,8 @@ impl RemoteDispatch {
             manifest_bytes: stock.manifest_bytes(),
         });
         let (counters, requests) = (Counters::default(), AtomicU64::new(1));
-        let shared = Shared { config, experts, stock, fleet, counters, compute, hidden_size, requests };
+        let here = Here::new(Arc::clone(&experts), compute);
+        let shared = Shared { config, experts, stock, fleet, counters, here, hidden_size, requests };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -137,7 +154,7 @@ impl Dispatch for RemoteDispatch {
         match OpenStep::prepare(step, form, &shared.experts) {
             Err(error) => Box::pin(std::future::ready(Err(error))),
             Ok(open) => {
-                let round = shared.send(&open);
+                let round = shared.ask(&open, &BTreeSet::new());
                 Box::pin(async move { shared.sums(open, round).await })
             }
         }
@@ -155,22 +172,76 @@ impl Shared {
         4 * self.hidden_size as u64
     }
 
-    fn send(&self, open: &OpenStep) -> Round {
+    /// Asks for the open rows; those of `poison` stay here.
+    fn ask(&self, open: &OpenStep, poison: &BTreeSet<usize>) -> Round {
         if !self.fleet.is_remote(open.layer()) {
             return Round::here(open);
         }
-        let next_id = || self.requests.fetch_add(1, Relaxed);
-        let round = Round::send(open, &self.fleet.routes(), &self.config.deadlines, next_id);
-        Counters::add(&self.counters.requests, round.requests.len());
+        let (kept, rows): (Vec<usize>, Vec<usize>) = open.open_rows().into_iter().partition(|r| poison.contains(r));
+        let mut round = Round::new();
+        let everything = |rows: Vec<usize>| {
+            let experts = open.by_expert(&rows, |_| true).into_keys().collect();
+            Wanted { rows, experts, tried: Vec::new(), deaths: 0 }
+        };
+        round.keep(open, &everything(kept));
+        self.ask_for(open, &mut round, everything(rows), None);
         round
     }
 
+    fn ask_for(&self, open: &OpenStep, round: &mut Round, wanted: Wanted, sooner_than: Option<Duration>) {
+        let before = round.requests.len();
+        let (routes, rule) = (self.fleet.routes(), &self.config.deadlines);
+        let next_id = || self.requests.fetch_add(1, Relaxed);
+        let must = !self.may_compute_here(open.layer());
+        round.ask(open, wanted, &Asking { routes: &routes, rule, next_id: &next_id, sooner_than, must });
+        Counters::add(&self.counters.requests, round.requests.len() - before);
+    }
+
+    /// Whether what workers do not bring is computed here.
+    fn may_compute_here(&self, layer: u16) -> bool {
+        self.config.local_experts || !self.fleet.is_remote(layer)
+    }
+
+    /// Computes what is left to this machine of a round.
+    fn compute_here(&self, open: &OpenStep, round: &mut Round) -> Result<Option<Computing>, DispatchError> {
+        let (layer, parts) = (open.layer(), std::mem::take(&mut round.local));
+        match parts.iter().flat_map(|part| &part.dispatch.assignments).next() {
+            Some(first) if !self.may_compute_here(layer) => {
+                Err(DispatchError::NoHolder { layer, expert: first.expert })
+            }
+            _ => Ok(self.here.spawn(layer, parts)),
+        }
+    }
+
+    /// Hands on what a request did not bring: to replicas that answer sooner than this machine, once, else to this
+    /// machine; to any replica where this machine may not help. What two workers did not survive goes to no third one.
+    fn hand_on(&self, open: &OpenStep, round: &mut Round, missing: Wanted, poison: &mut BTreeSet<usize>) {
+        let assignments = open.by_expert(&missing.rows, |e| missing.experts.contains(&e)).values().map(Vec::len).sum();
+        let (asked, kept) = (round.requests.len(), assignments_of(&round.local));
+        if missing.deaths >= DEATHS_MAX {
+            let (layer, rows, sessions) = (open.layer(), missing.rows.len(), &missing.tried);
+            tracing::warn!(layer, rows, ?sessions, "a request outlived two workers; it is computed here");
+            Counters::add(&self.counters.poisonous, 1);
+            poison.extend(&missing.rows);
+            round.keep(open, &missing);
+        } else if !self.may_compute_here(open.layer()) {
+            self.ask_for(open, round, missing, None);
+        } else if missing.tried.len() <= HEDGES_MAX {
+            self.ask_for(open, round, missing, Some(self.here.predict(assignments)));
+        } else {
+            round.keep(open, &missing);
+        }
+        let hedged = round.requests[asked..].iter().map(Request::assignments).sum();
+        Counters::add(&self.counters.hedged, hedged);
+        Counters::add(&self.counters.recomputed, assignments_of(&round.local) - kept);
+    }
+
     async fn sums(self: Arc<Self>, mut open: OpenStep, mut round: Round) -> Result<StepSums, DispatchError> {
-        let mut remote = vec![0; open.rows()];
+        let (mut remote, mut poison) = (vec![0; open.rows()], BTreeSet::new());
         while open.is_open() {
-            self.settle(&mut open, round, &mut remote).await?;
+            self.settle(&mut open, round, &mut remote, &mut poison).await?;
             open.close_round();
-            round = self.send(&open);
+            round = self.ask(&open, &poison);
         }
         Ok(StepSums { rows: self.finish(open).await?, remote })
     }
@@ -182,7 +253,7 @@ impl Shared {
         let mut remote = vec![0; open.rows()];
         while open.is_open() {
             let round = Round::here(&open);
-            self.settle(&mut open, round, &mut remote).await?;
+            self.settle(&mut open, round, &mut remote, &mut BTreeSet::new()).await?;
             open.close_round();
         }
         Ok(StepSums { rows: self.finish(open).await?, remote })
@@ -202,47 +273,44 @@ impl Shared {
         open: &mut OpenStep,
         mut round: Round,
         remote: &mut [u32],
+        poison: &mut BTreeSet<usize>,
     ) -> Result<(), DispatchError> {
-        let local = self.compute(open.layer(), std::mem::take(&mut round.local));
-        let unreadable = round.wait().await;
-        Counters::add(&self.counters.refused, unreadable);
+        let mut computing = Vec::new();
+        loop {
+            computing.extend(self.compute_here(open, &mut round)?);
+            match round.next_missing(open).await {
+                Some(missing) => self.hand_on(open, &mut round, missing, poison),
+                None => break,
+            }
+        }
         Counters::add(&self.counters.raw_bytes, round.raw_bytes());
         if !round.requests.is_empty() {
             self.counters.layer_step.record(round.started().elapsed());
         }
+        self.doubt(open, &mut round).await?;
+        computing.extend(self.compute_here(open, &mut round)?);
 
         let mut failed_rows = BTreeSet::new();
-        let mut missing = Vec::new();
-        for request in &mut round.requests {
+        for request in &round.requests {
             self.count_failure(request.failure);
-            for index in 0..request.asked.len() {
-                let asked = &request.asked[index];
-                match &asked.partials {
-                    Some(partials) if open.add(&asked.part, partials).is_ok() => {
-                        note_failures(&mut failed_rows, &asked.part, partials);
-                    }
-                    Some(_) => {
-                        missing.push(asked.part.clone());
-                        Counters::add(&self.counters.refused, 1);
-                        request.refuse(index, "shape");
-                    }
-                    None => missing.push(asked.part.clone()),
-                }
+            for Asked { part, partials, .. } in &request.asked {
+                let Some(partials) = partials else { continue };
+                open.add(part, partials)?;
+                note_failures(&mut failed_rows, part, partials);
             }
             request.close();
         }
-        let recomputed: usize = missing.iter().map(|part| part.dispatch.assignments.len()).sum();
-        Counters::add(&self.counters.recomputed, recomputed);
-        for work in [local, self.compute(open.layer(), missing)].into_iter().flatten() {
+        for work in computing {
             let (parts, partials) = joined(work).await??;
             open.add_all(&parts, &partials)?;
             for (part, partials) in parts.iter().zip(&partials) {
                 note_failures(&mut failed_rows, part, partials);
-                if self.fleet.is_remote(open.layer()) {
-                    Counters::add(&self.counters.assignments_local, part.dispatch.assignments.len());
-                }
+            }
+            if self.fleet.is_remote(open.layer()) {
+                Counters::add(&self.counters.assignments_local, assignments_of(&parts));
             }
         }
+        Counters::add(&self.counters.refused, round.refused);
 
         for request in &mut round.requests {
             for index in 0..request.asked.len() {
@@ -257,6 +325,30 @@ impl Shared {
         Ok(())
     }
 
+    /// Computes the rows that workers say they cannot. A row that fails costs all its holders their pay and may end in
+    /// other bits, so the word of one of them is not enough: a part with a claim that this machine does not confirm is
+    /// refused as a whole and done here.
+    async fn doubt(self: &Arc<Self>, open: &OpenStep, round: &mut Round) -> Result<(), DispatchError> {
+        for request in 0..round.requests.len() {
+            for index in 0..round.requests[request].asked.len() {
+                let Some((rows, claims)) = round.requests[request].claims(index) else { continue };
+                let experts = round.requests[request].experts();
+                let parts = open.parts_of(&rows, |expert| experts.contains(&expert));
+                let Some(work) = self.here.spawn(open.layer(), parts) else { continue };
+                let (_, partials) = joined(work).await??;
+                if partials.iter().flat_map(|p| &p.status).eq(&claims) {
+                    continue;
+                }
+                round.refused += 1;
+                let request = &mut round.requests[request];
+                request.refuse(index, "claim");
+                round.local.push(request.asked[index].part.clone());
+                Counters::add(&self.counters.recomputed, assignments_of(&round.local[round.local.len() - 1..]));
+            }
+        }
+        Ok(())
+    }
+
     fn count_failure(&self, failure: Option<Failure>) {
         let counter = match failure {
             Some(Failure::Late) => &self.counters.late,
@@ -266,19 +358,10 @@ impl Shared {
         };
         Counters::add(counter, 1);
     }
+}
 
-    /// Computes parts on this machine, off the tasks that move bytes; `None` when there are none.
-    fn compute(self: &Arc<Self>, layer: u16, parts: Vec<Part>) -> Option<Computing> {
-        if parts.is_empty() {
-            return None;
-        }
-        let shared = Arc::clone(self);
-        Some(spawn_blocking(move || {
-            let requests: Vec<_> = parts.iter().map(|part| part.dispatch.clone()).collect();
-            let partials = shared.compute.compute(&*shared.experts, layer, &requests)?;
-            Ok((parts, partials))
-        }))
-    }
+fn assignments_of(parts: &[Part]) -> usize {
+    parts.iter().map(|part| part.dispatch.assignments.len()).sum()
 }
 
 /// Notes the rows of a part whose sums do not hold.
@@ -294,13 +377,5 @@ fn used_assignments(part: &Part, failed: &BTreeSet<usize>, by_row: &mut [u32]) -
     used.fold(0, |sum, (row, head)| {
         by_row[*row] += u32::from(head.count);
         sum + u32::from(head.count)
-    })
-}
-
-/// The result of blocking work; a panic there goes on here, and work that was dropped means that the process stops.
-async fn joined<T>(work: JoinHandle<T>) -> Result<T, DispatchError> {
-    work.await.map_err(|error| match error.try_into_panic() {
-        Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => DispatchError::Stopping,
     })
 }

@@ -11,7 +11,9 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::inflight::{Estimate, Inflight, Load};
+use super::choice::{Candidate, Standing};
+use super::estimate::{Estimate, Load, Measured};
+use super::inflight::Inflight;
 use crate::shutdown::{self, Shutdown, ShutdownTrigger};
 use crate::wire::control::{Control, SessionOpen, Verdict};
 use crate::wire::{Frame, FrameError};
@@ -20,6 +22,8 @@ use crate::wire::{Frame, FrameError};
 const QUEUE_FRAMES: usize = 1024;
 /// Requests in a row without a usable answer before a worker is benched.
 const MISSES_IN_A_ROW: u32 = 3;
+/// Not asked for this long, a worker is tried again even where a replica seems faster.
+const STALE_AFTER: Duration = Duration::from_secs(30);
 /// How long a benched worker is left alone; after it, one more miss benches it again, for twice as long.
 const BENCH: Duration = Duration::from_secs(5);
 /// Most doublings of that pause: about five minutes.
@@ -29,6 +33,8 @@ struct Pace {
     estimate: Estimate,
     misses_in_a_row: u32,
     benched_until: Option<Instant>,
+    /// When the newest request was sent.
+    asked: Option<Instant>,
 }
 
 /// See the module.
@@ -49,7 +55,8 @@ impl Session {
     pub fn new(opened: SessionOpen) -> (Self, mpsc::Receiver<Frame>, Shutdown) {
         let (out, frames) = mpsc::channel(QUEUE_FRAMES);
         let (ending, ended) = shutdown::channel();
-        let pace = Pace { estimate: Estimate::from_offer(0.0), misses_in_a_row: 0, benched_until: None };
+        let round_trip = Duration::from_micros(opened.round_trip_us);
+        let pace = Pace { estimate: Estimate::new(round_trip), misses_in_a_row: 0, benched_until: None, asked: None };
         let session = Self {
             opened,
             inflight: Inflight::default(),
@@ -71,9 +78,33 @@ impl Session {
         self.ending.fire();
     }
 
-    /// Starts over with the pace that the worker offers.
+    /// The worker offers this pace.
     pub fn offered(&self, assignments_per_s: f64) {
-        self.pace().estimate = Estimate::from_offer(assignments_per_s);
+        self.pace().estimate.offered(assignments_per_s);
+    }
+
+    /// What its answers have shown so far.
+    pub fn measured(&self) -> Measured {
+        self.pace().estimate.measured()
+    }
+
+    /// A request was sent at `now`.
+    pub fn asked(&self, now: Instant) {
+        self.pace().asked = Some(now);
+    }
+
+    /// How it stands when holders are compared at `now`.
+    pub fn candidate(&self, now: Instant) -> Candidate {
+        let queued = self.inflight.queued();
+        let pace = self.pace();
+        let standing = if pace.benched_until.is_some_and(|until| now < until) {
+            Standing::Benched
+        } else if pace.asked.is_none_or(|asked| now - asked > STALE_AFTER) {
+            Standing::Stale
+        } else {
+            Standing::Busy
+        };
+        Candidate { estimate: pace.estimate, queued, standing }
     }
 
     /// Whether requests may go to this worker at `now`.
@@ -96,7 +127,7 @@ impl Session {
 
     /// A request missed its deadline, which was `allowed` after its sending.
     pub fn late(&self, load: Load, allowed: Duration, now: Instant) {
-        self.pace().estimate.observe(load, allowed);
+        self.pace().estimate.missed(load, allowed);
         self.missed(now);
     }
 
@@ -150,6 +181,7 @@ pub(super) mod tests {
             wallet: PublicKey([n; 32]),
             worker_id: Hex([n; 16]),
             peer_ip_hash: Hex([0; 16]),
+            round_trip_us: 20_000,
         }
     }
 

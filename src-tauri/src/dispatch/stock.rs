@@ -1,8 +1,7 @@
-//! The experts and the manifest as bytes for workers to fetch, read straight from the model's files.
+//! The experts and the manifest as bytes for workers to fetch, read from the model's files piece by piece: what is given
+//! away does not stay in this process's memory.
 
 use std::sync::Arc;
-
-use bytes::Bytes;
 
 use super::placement::LayerSize;
 use crate::model::{ExpertWeights, LayerWeights, Manifest, Model};
@@ -11,12 +10,14 @@ use crate::wire::chunk::{CHUNK_BYTES_MAX, ExpertChunk, MANIFEST_EXPERT};
 use crate::wire::control::ExpertGet;
 
 /// Why a piece cannot be given.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum StockError {
     #[error("layer {layer} has no expert {expert}")]
     NoExpert { layer: u16, expert: u16 },
     #[error("expected at most {CHUNK_BYTES_MAX} bytes of a piece, got {length}")]
     Length { length: u32 },
+    #[error("cannot read layer {layer}, expert {expert}: {source}")]
+    Read { layer: u16, expert: u16, source: std::io::Error },
 }
 
 /// See the module.
@@ -54,7 +55,7 @@ impl Stock {
     /// What placement needs to know of a layer; `None` when the model has no such layer.
     pub fn layer_size(&self, layer: u16) -> Option<LayerSize> {
         let experts = &self.layer(layer)?.experts;
-        let bytes = |e: &ExpertWeights| pieces(e).iter().map(|piece| piece.len() as u64).sum();
+        let bytes = |e: &ExpertWeights| e.shape().bytes() as u64;
         let expert_bytes = experts.iter().map(bytes).max().unwrap_or(0);
         Some(LayerSize { layer, experts: u16::try_from(experts.len()).ok()?, expert_bytes })
     }
@@ -67,35 +68,19 @@ impl Stock {
         if get.length as usize > CHUNK_BYTES_MAX {
             return Err(StockError::Length { length: get.length });
         }
-        let bytes = if get.expert == MANIFEST_EXPERT {
-            range(&[self.manifest.bytes()], get)
+        let start = usize::try_from(get.offset).unwrap_or(usize::MAX);
+        let (layer, expert, length) = (get.layer, get.expert, get.length as usize);
+        let bytes = if expert == MANIFEST_EXPERT {
+            let all = self.manifest.bytes();
+            let start = start.min(all.len());
+            all[start..all.len().min(start + length)].to_vec()
         } else {
-            let expert = self.layer(get.layer).and_then(|layer| layer.experts.get(usize::from(get.expert)));
-            let missing = StockError::NoExpert { layer: get.layer, expert: get.expert };
-            range(&pieces(expert.ok_or(missing)?), get)
+            let weights = self.layer(layer).and_then(|layer| layer.experts.get(usize::from(expert)));
+            let weights = weights.ok_or(StockError::NoExpert { layer, expert })?;
+            weights.read(start, length).map_err(|source| StockError::Read { layer, expert, source })?
         };
-        Ok(ExpertChunk { offset: get.offset, bytes })
+        Ok(ExpertChunk { offset: get.offset, bytes: bytes.into() })
     }
-}
-
-/// `gate ‖ up ‖ down` as stored.
-fn pieces(expert: &ExpertWeights) -> [&[u8]; 3] {
-    [&expert.gate.data, &expert.up.data, &expert.down.data]
-}
-
-/// The range of `get` in the pieces laid end to end.
-fn range(pieces: &[&[u8]], get: &ExpertGet) -> Bytes {
-    let mut skip = usize::try_from(get.offset).unwrap_or(usize::MAX);
-    let mut left = get.length as usize;
-    let mut out = Vec::with_capacity(left);
-    for piece in pieces {
-        let from = skip.min(piece.len());
-        let part = &piece[from..piece.len().min(from + left)];
-        out.extend_from_slice(part);
-        skip -= from;
-        left -= part.len();
-    }
-    out.into()
 }
 
 #[cfg(test)]
@@ -103,13 +88,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_runs_over_the_pieces_and_ends_with_them() {
-        let read =
-            |offset, length| range(&[b"abc", b"", b"defg", b"h"], &ExpertGet { layer: 0, expert: 0, offset, length });
-        assert_eq!(read(0, 100), "abcdefgh");
-        assert_eq!(read(2, 3), "cde");
-        assert_eq!(read(7, 9), "h");
-        assert_eq!(read(8, 9), "");
-        assert_eq!(read(u64::MAX, 9), "");
+    fn a_piece_ends_where_its_expert_or_the_manifest_does() {
+        let model = Arc::new(crate::model::embedded().unwrap());
+        let stock = Stock::new(Arc::clone(&model), Manifest::of(&model).unwrap());
+        let expert = model.weights.layers[1].experts[2].to_bytes();
+        for (expert, all) in [(2, &expert[..]), (MANIFEST_EXPERT, stock.manifest.bytes())] {
+            let read = |offset, length| stock.read(&ExpertGet { layer: 1, expert, offset, length }).unwrap().bytes;
+            let end = all.len() as u64;
+            assert_eq!(read(0, 100), all[..100]);
+            assert_eq!(read(end - 3, 100), all[all.len() - 3..]);
+            assert!(read(end, 9).is_empty() && read(u64::MAX, 9).is_empty());
+        }
+        let none = stock.read(&ExpertGet { layer: 1, expert: 16, offset: 0, length: 1 });
+        assert!(matches!(none, Err(StockError::NoExpert { layer: 1, expert: 16 })));
     }
 }

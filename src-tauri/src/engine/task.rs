@@ -15,10 +15,12 @@ use crate::net::tls;
 use crate::shutdown::{self, ShutdownTrigger};
 use crate::wallet::{self, KeyStoreError, Wallet};
 use crate::wire::invite::Invite;
-use crate::worker::{self, Hardware, WorkerConfig, WorkerError, WorkerStatus, network};
+use crate::worker::{self, CacheConfig, Hardware, WorkerConfig, WorkerError, WorkerStatus, network};
 
 /// The file that remembers which wallet belongs to this installation.
 const WALLET_RECORD: &str = "wallet";
+/// Fetched experts are kept in this directory of the state.
+const EXPERTS_DIR: &str = "experts";
 
 /// A worker under way.
 struct Running {
@@ -263,6 +265,7 @@ impl Core {
         let hardware = self.hardware.clone().ok_or(EngineError::NoDevice)?;
         let config = WorkerConfig {
             clock: Arc::clone(&self.config.clock),
+            cache: Some(CacheConfig::new(self.config.state_dir.join(EXPERTS_DIR), None)),
             ..WorkerConfig::invited(invite, self.config.state_dir.clone(), self.config.memory_bytes)
         };
         let (sender, status) = watch::channel(WorkerStatus::default());

@@ -1,7 +1,7 @@
 //! Who may begin a session, and what a refused worker hears.
 //!
 //! Before the wallet has proved itself the answers are few: `version`, `draining`, `busy`, else `unauthorised` with one
-//! log line and a delay per address. Only a proven wallet learns more (`quarantined`, `limit`).
+//! log line and a delay per address. Only a proven wallet learns more (`quarantined`, `banned`, `drained`, `not_invited`, `limit`).
 //! **Promise:** a permit is taken before any work is done for a connection; an address is delayed, never banned,
 //! because several people may share it; no address holds more than its share of the handshakes.
 
@@ -42,6 +42,12 @@ pub enum Refusal {
     Limit,
     /// The wallet was caught.
     Quarantined,
+    /// The operator keeps the wallet out.
+    Banned,
+    /// The operator keeps the wallet away for so long.
+    Away(Duration),
+    /// The hub takes only wallets that were invited or are on its list.
+    NotInvited,
 }
 
 impl Refusal {
@@ -55,13 +61,16 @@ impl Refusal {
             Self::Unauthorised => "unauthorised",
             Self::Limit => "limit",
             Self::Quarantined => "quarantined",
+            Self::Banned => "banned",
+            Self::Away(_) => "drained",
+            Self::NotInvited => "not_invited",
         }
     }
 
     /// The WebSocket close code that follows the frame: 1013 asks to come again.
     #[must_use]
     pub fn close_code(self) -> u16 {
-        if matches!(self, Self::Draining | Self::Busy) { 1013 } else { 1008 }
+        if matches!(self, Self::Draining | Self::Busy | Self::Away(_)) { 1013 } else { 1008 }
     }
 
     /// The frame that says so.
@@ -69,7 +78,11 @@ impl Refusal {
     /// # Errors
     /// None that a fixed text could meet; the signature is the encoder's.
     pub fn frame(self) -> Result<Frame, FrameError> {
-        let retry_after_ms = matches!(self, Self::Draining | Self::Busy).then_some(RETRY_AFTER_MS);
+        let retry_after_ms = match self {
+            Self::Draining | Self::Busy => Some(RETRY_AFTER_MS),
+            Self::Away(pause) => Some(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)),
+            _ => None,
+        };
         Refuse { reason: self.code().into(), retry_after_ms }.frame()
     }
 }

@@ -8,6 +8,22 @@ use super::receipts::ReceiptTiming;
 use crate::clock::{Clock, SystemClock};
 use crate::net::peer::PeerSecurity;
 use crate::net::ws::Ping;
+use crate::types::PublicKey;
+
+/// Whose workers a hub takes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum AdmissionPolicy {
+    /// Everybody's.
+    #[default]
+    Open,
+    /// Those of wallets that showed a join code of this operator while it held.
+    Invite {
+        /// Who invites.
+        operator: PublicKey,
+    },
+    /// Those of the wallets on the list.
+    List,
+}
 
 /// How much a hub takes on.
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +111,14 @@ pub struct HubConfig {
     pub gateway_peer: PeerSecurity,
     /// File of caught wallets.
     pub quarantine_list: PathBuf,
+    /// Whose workers are taken.
+    pub admission: AdmissionPolicy,
+    /// Wallets that are always taken.
+    pub allowed: Vec<PublicKey>,
+    /// File of the wallets that joined by invitation.
+    pub members_list: PathBuf,
+    /// Directory of the admin socket; none without.
+    pub admin: Option<PathBuf>,
     /// How much.
     pub limits: HubLimits,
     /// How long.
@@ -107,12 +131,17 @@ impl HubConfig {
     /// The defaults: all on this machine, every limit and wait as documented.
     #[must_use]
     pub fn new(backbone: String, public_hosts: Vec<String>, quarantine_list: PathBuf) -> Self {
+        let members_list = quarantine_list.with_file_name("members");
         Self {
             public_hosts,
             backbone,
             backbone_peer: PeerSecurity::Loopback,
             gateway_peer: PeerSecurity::Loopback,
             quarantine_list,
+            admission: AdmissionPolicy::default(),
+            allowed: Vec::new(),
+            members_list,
+            admin: None,
             limits: HubLimits::default(),
             timing: HubTiming::default(),
             clock: Arc::new(SystemClock::default()),

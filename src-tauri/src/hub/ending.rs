@@ -35,7 +35,13 @@ pub enum Ending {
     /// The wallet was caught cheating.
     #[error("the wallet is quarantined")]
     Quarantined,
-    /// The hub stops.
+    /// The operator ended the wallet's sessions.
+    #[error("the operator ended the wallet's sessions")]
+    Kicked,
+    /// The operator keeps the wallet out.
+    #[error("the operator banned the wallet")]
+    Banned,
+    /// The hub stops, or the operator sent the wallet away.
     #[error("the hub drains")]
     Drained,
     /// The backbone's connection ended.
@@ -130,6 +136,8 @@ impl Ending {
             Self::Left => "left",
             Self::Replaced => "replaced",
             Self::Quarantined => "quarantined",
+            Self::Kicked => "kicked",
+            Self::Banned => "banned",
             Self::Drained => "drained",
             Self::BackboneLeft | Self::BackboneFailed(_) => "backbone",
             Self::BackboneKind(_) => "backbone_kind",
@@ -156,7 +164,7 @@ impl Ending {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Left | Self::Replaced | Self::Drained => Fault::None,
+            Self::Left | Self::Replaced | Self::Drained | Self::Kicked => Fault::None,
             Self::Link(_) | Self::Tag { .. } | Self::Slow(_) | Self::Silent { .. } => Fault::Link,
             Self::BackboneLeft
             | Self::BackboneFailed(_)
@@ -164,6 +172,7 @@ impl Ending {
             | Self::BackboneKind(_)
             | Self::BackboneRequest(_) => Fault::Backbone,
             Self::Quarantined
+            | Self::Banned
             | Self::ForbiddenKind(_)
             | Self::Answer(_)
             | Self::BulkWindow { .. }
@@ -188,7 +197,7 @@ impl Ending {
             Self::Replaced => 4001,
             Self::Left => 1000,
             Self::Oversize { .. } => 1009,
-            Self::Drained => 1012,
+            Self::Drained | Self::Kicked => 1012,
             _ => match self.fault() {
                 Fault::Worker | Fault::Link => 1008,
                 Fault::Backbone => 1013,

@@ -68,6 +68,12 @@ impl Meters {
         }
     }
 
+    /// What an open session has come to; zero for one that is not known.
+    #[must_use]
+    pub fn totals(&self, session: &SessionId) -> Totals {
+        self.rows().get(session).map(Row::totals).unwrap_or_default()
+    }
+
     /// Voids a session's credit from `request` on; whether it is this wallet's session and still known.
     pub fn void(&self, session: &SessionId, wallet: &PublicKey, request: u64) -> bool {
         let rows = self.rows();

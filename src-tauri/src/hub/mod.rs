@@ -8,12 +8,15 @@
 //! every queue, table and wait has a bound; one session's end touches no other.
 //! Why a process of its own: the hub may restart and drain without the model, and the model never faces a stranger.
 
+#[cfg(unix)]
+mod admin;
 mod admission;
 mod backbone_leg;
 mod config;
 mod ending;
 mod http;
 mod live;
+mod members;
 mod meters;
 mod outstanding;
 mod quarantine;
@@ -34,7 +37,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 
-pub use config::{HubConfig, HubLimits, HubTiming};
+#[cfg(unix)]
+pub use admin::AdminError;
+pub use config::{AdmissionPolicy, HubConfig, HubLimits, HubTiming};
+pub use members::MembersError;
 pub use meters::FlushError;
 pub use quarantine::QuarantineError;
 pub use receipts::ReceiptTiming;
@@ -44,14 +50,16 @@ use crate::net::Io;
 use crate::net::head::{PEER_HEADER, Upgrade, read_head};
 use crate::net::ws::{WsConfig, WsStream};
 use crate::shutdown::Shutdown;
+use crate::types::PublicKey;
 use crate::wire::WORKER_PATH;
 use crate::wire::control::{GoAway, Quarantine};
 use crate::wire::handshake::HubIdentity;
 use admission::{Admission, Refusal};
 use http::Answer;
+use members::Members;
 use meters::Meters;
-use quarantine::QuarantineList;
-use registry::Registry;
+use quarantine::{By, Entry, QuarantineList};
+use registry::{Notice, Registry};
 
 /// Workers' connections beside the sessions: refusals under way.
 const REFUSALS: usize = 64;
@@ -72,6 +80,13 @@ pub enum HubError {
     /// The quarantine list cannot be read.
     #[error(transparent)]
     Quarantine(#[from] QuarantineError),
+    /// The list of members cannot be read.
+    #[error(transparent)]
+    Members(#[from] MembersError),
+    /// The operator's door cannot be opened.
+    #[cfg(unix)]
+    #[error(transparent)]
+    Admin(#[from] AdminError),
     /// No randomness.
     #[error("drawing the key that hides addresses: {0}")]
     Random(getrandom::Error),
@@ -111,6 +126,7 @@ struct Hub {
     registry: Arc<Registry>,
     meters: Meters,
     quarantined: QuarantineList,
+    members: Members,
     shutdown: Shutdown,
     outcomes: Outcomes,
     probe: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
@@ -130,6 +146,13 @@ pub async fn serve(
 ) -> Result<(), HubError> {
     let hub_key = identity.key().public();
     let quarantined = QuarantineList::open(&config.quarantine_list)?;
+    let clock = Arc::clone(&config.clock);
+    let members = Members::open(config.admission.clone(), &config.allowed, &config.members_list, clock)?;
+    #[cfg(unix)]
+    let door = match &config.admin {
+        Some(state_dir) => Some(admin::AdminSocket::bind(state_dir).await?),
+        None => None,
+    };
     let epoch = ledger.next_epoch(hub_key).await?;
     let mut peer_key = [0; 32];
     getrandom::fill(&mut peer_key).map_err(HubError::Random)?;
@@ -145,10 +168,15 @@ pub async fn serve(
         identity,
         epoch,
         quarantined,
+        members,
         shutdown,
     });
+    #[cfg(unix)]
+    let door = door.map(|door| door.serve(Arc::clone(&hub)));
     tracing::info!(hub = %hub_key, epoch, "hub serves");
     let stopped = accept_until_drained(&hub, &listener).await;
+    #[cfg(unix)]
+    drop(door);
     let flushed = hub.meters.flush().await;
     tracing::info!(epoch, "hub stopped");
     stopped.and(flushed.map_err(HubError::LastFlush))
@@ -281,13 +309,21 @@ impl Hub {
         if !self.meters.void(&session_id, &wallet, void_from_request) {
             tracing::error!(session = %session_id, "no open session of the wallet: its credit was not voided here");
         }
-        let hub = Arc::clone(self);
-        match tokio::task::spawn_blocking(move || hub.quarantined.add(wallet)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "quarantine is not on disk"),
-            Err(error) => tracing::error!(%error, "quarantine was not written"),
+        if let Err(error) = self.keep_out(wallet, By::Backbone, reason).await {
+            tracing::error!(%wallet, error, "quarantine is not on disk");
         }
-        self.registry.quarantine(&wallet);
+        self.registry.notify(&wallet, Notice::Quarantined);
+    }
+
+    /// Puts a wallet on the list of those who are kept out; in memory at once, whatever becomes of the file.
+    ///
+    /// # Errors
+    /// What kept it from the disk.
+    async fn keep_out(self: &Arc<Self>, wallet: PublicKey, by: By, reason: String) -> Result<(), String> {
+        let (hub, since_unix_ms) = (Arc::clone(self), self.config.clock.unix_ms());
+        let write = move || hub.quarantined.add(wallet, Entry { since_unix_ms, by, reason });
+        let written = tokio::task::spawn_blocking(write).await;
+        written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 
     /// Why the backbone cannot be used, if it cannot; asked anew at most once a second.

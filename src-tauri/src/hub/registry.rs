@@ -5,10 +5,17 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::tally::Totals;
 use crate::types::{PublicKey, SessionId, WorkerId};
+use crate::wire::admin::SessionView;
+
+/// Most wallets that are kept away at once; beyond it the one that may come back first is forgotten.
+const AWAY_MAX: usize = 10_000;
 
 /// An end that one session's fate brings on another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +24,12 @@ pub enum Notice {
     Replaced,
     /// The wallet was caught.
     Quarantined,
+    /// The operator wants the wallet to finish and leave.
+    Drained,
+    /// The operator wants the wallet to leave now.
+    Kicked,
+    /// The operator wants the wallet to leave and stay out.
+    Banned,
 }
 
 /// A wallet has its sessions already.
@@ -29,6 +42,8 @@ pub struct WalletFull {
 
 struct Row {
     session: SessionId,
+    agent: String,
+    since: Instant,
     notice: watch::Sender<Option<Notice>>,
 }
 
@@ -38,6 +53,20 @@ type Rows = HashMap<PublicKey, HashMap<WorkerId, Row>>;
 pub struct Registry {
     rows: Mutex<Rows>,
     per_wallet_max: usize,
+    /// Drained wallets and when they may come back.
+    away: Mutex<HashMap<PublicKey, Instant>>,
+}
+
+/// A session that asks for its place.
+pub struct Arrival {
+    /// Who is paid.
+    pub wallet: PublicKey,
+    /// The installation.
+    pub worker: WorkerId,
+    /// The session.
+    pub session: SessionId,
+    /// Program and version.
+    pub agent: String,
 }
 
 /// A session's place in the registry, until dropped.
@@ -53,14 +82,15 @@ impl Registry {
     /// Nobody is there; a wallet may have `per_wallet_max` installations.
     #[must_use]
     pub fn new(per_wallet_max: usize) -> Self {
-        Self { rows: Mutex::default(), per_wallet_max }
+        Self { rows: Mutex::default(), per_wallet_max, away: Mutex::default() }
     }
 
     /// Seats a session and tells an older one of the same installation that it is replaced.
     ///
     /// # Errors
     /// [`WalletFull`] when other installations fill the wallet's limit.
-    pub fn seat(self: &Arc<Self>, wallet: PublicKey, worker: WorkerId, session: SessionId) -> Result<Seat, WalletFull> {
+    pub fn seat(self: &Arc<Self>, arrival: Arrival) -> Result<Seat, WalletFull> {
+        let Arrival { wallet, worker, session, agent } = arrival;
         let (tx, rx) = watch::channel(None);
         {
             let mut rows = self.lock();
@@ -68,18 +98,65 @@ impl Registry {
             if !own.contains_key(&worker) && own.len() >= self.per_wallet_max {
                 return Err(WalletFull { max: self.per_wallet_max });
             }
-            if let Some(old) = own.insert(worker, Row { session, notice: tx }) {
+            if let Some(old) = own.insert(worker, Row { session, agent, since: Instant::now(), notice: tx }) {
                 old.notice.send_replace(Some(Notice::Replaced));
             }
         }
         Ok(Seat { registry: Arc::clone(self), wallet, worker, session, notice: rx })
     }
 
-    /// Tells every session of a wallet that it is quarantined.
-    pub fn quarantine(&self, wallet: &PublicKey) {
-        for row in self.lock().get(wallet).into_iter().flat_map(HashMap::values) {
-            row.notice.send_replace(Some(Notice::Quarantined));
+    /// Tells every session of a wallet; how many there are.
+    pub fn notify(&self, wallet: &PublicKey, notice: Notice) -> usize {
+        let rows = self.lock();
+        let own = rows.get(wallet).into_iter().flat_map(HashMap::values);
+        own.map(|row| row.notice.send_replace(Some(notice))).count()
+    }
+
+    /// Keeps a wallet away for `pause` from `now` on; zero lets it come.
+    pub fn keep_away(&self, wallet: PublicKey, pause: Duration, now: Instant) {
+        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        away.retain(|_, until| *until > now);
+        if away.len() >= AWAY_MAX
+            && let Some(first) = away.iter().min_by_key(|(_, until)| **until).map(|(wallet, _)| *wallet)
+        {
+            away.remove(&first);
         }
+        away.insert(wallet, now + pause);
+    }
+
+    /// How long after `now` a wallet is still kept away, if it is.
+    #[must_use]
+    pub fn away(&self, wallet: &PublicKey, now: Instant) -> Option<Duration> {
+        let until = *self.away.lock().unwrap_or_else(PoisonError::into_inner).get(wallet)?;
+        Some(until.saturating_duration_since(now)).filter(|left| !left.is_zero())
+    }
+
+    /// Every session with its counters, by wallet and installation.
+    #[must_use]
+    pub fn views(&self, totals: impl Fn(&SessionId) -> Totals) -> Vec<SessionView> {
+        let mut views: Vec<SessionView> = {
+            let rows = self.lock();
+            let each = rows.iter().flat_map(|(wallet, own)| own.iter().map(move |(worker, row)| (wallet, worker, row)));
+            let view = |(wallet, worker, row): (&PublicKey, &WorkerId, &Row)| SessionView {
+                wallet: *wallet,
+                worker_id: *worker,
+                session_id: row.session,
+                agent: row.agent.clone(),
+                age_ms: u64::try_from(row.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+                assignments: 0,
+                work_bytes: 0,
+                voided_bytes: 0,
+                raw_bytes: 0,
+            };
+            each.map(view).collect()
+        };
+        for view in &mut views {
+            let totals = totals(&view.session_id);
+            (view.assignments, view.work_bytes) = (totals.assignments, totals.work_bytes);
+            (view.voided_bytes, view.raw_bytes) = (totals.voided_bytes, totals.raw_bytes);
+        }
+        views.sort_by_key(|view| (view.wallet, view.worker_id));
+        views
     }
 
     /// (sessions, wallets) that are live.
@@ -132,11 +209,15 @@ mod tests {
         Hex([n; 16])
     }
 
+    fn arrival(wallet: PublicKey, worker: u8, session: u8) -> Arrival {
+        Arrival { wallet, worker: id(worker), session: id(session), agent: "kvasir/test".into() }
+    }
+
     #[tokio::test]
     async fn the_newest_session_of_an_installation_wins_and_leaves_no_ghost() {
         let registry = Arc::new(Registry::new(1));
-        let old = registry.seat(WALLET, id(1), id(10)).unwrap();
-        let new = registry.seat(WALLET, id(1), id(11)).unwrap();
+        let old = registry.seat(arrival(WALLET, 1, 10)).unwrap();
+        let new = registry.seat(arrival(WALLET, 1, 11)).unwrap();
         assert_eq!(old.noticed().await, Notice::Replaced);
         drop(old);
         assert_eq!(registry.count(), (1, 1), "the old seat does not take the new row with it");
@@ -147,21 +228,45 @@ mod tests {
     #[test]
     fn a_wallet_has_a_limit_of_its_own() {
         let registry = Arc::new(Registry::new(2));
-        let _one = registry.seat(WALLET, id(1), id(10)).unwrap();
-        let two = registry.seat(WALLET, id(2), id(11)).unwrap();
-        assert_eq!(registry.seat(WALLET, id(3), id(12)).err(), Some(WalletFull { max: 2 }));
-        let _other = registry.seat(PublicKey([2; 32]), id(3), id(13)).unwrap();
+        let _one = registry.seat(arrival(WALLET, 1, 10)).unwrap();
+        let two = registry.seat(arrival(WALLET, 2, 11)).unwrap();
+        assert_eq!(registry.seat(arrival(WALLET, 3, 12)).err(), Some(WalletFull { max: 2 }));
+        let _other = registry.seat(arrival(PublicKey([2; 32]), 3, 13)).unwrap();
         drop(two);
-        let _three = registry.seat(WALLET, id(3), id(14)).unwrap();
+        let _three = registry.seat(arrival(WALLET, 3, 14)).unwrap();
         assert_eq!(registry.count(), (3, 2));
     }
 
     #[tokio::test]
-    async fn quarantine_reaches_every_session_of_the_wallet() {
+    async fn a_notice_reaches_every_session_of_the_wallet_and_no_other() {
         let registry = Arc::new(Registry::new(2));
-        let one = registry.seat(WALLET, id(1), id(10)).unwrap();
-        let two = registry.seat(WALLET, id(2), id(11)).unwrap();
-        registry.quarantine(&WALLET);
+        let one = registry.seat(arrival(WALLET, 1, 10)).unwrap();
+        let two = registry.seat(arrival(WALLET, 2, 11)).unwrap();
+        let other = registry.seat(arrival(PublicKey([2; 32]), 1, 12)).unwrap();
+        assert_eq!(registry.notify(&WALLET, Notice::Quarantined), 2);
         assert_eq!((one.noticed().await, two.noticed().await), (Notice::Quarantined, Notice::Quarantined));
+        assert_eq!(*other.notice.borrow(), None);
+        assert_eq!(registry.notify(&PublicKey([3; 32]), Notice::Kicked), 0);
+    }
+
+    #[test]
+    fn a_wallet_that_is_kept_away_may_come_back_later() {
+        let (registry, now, second) = (Registry::new(1), Instant::now(), Duration::from_secs(1));
+        registry.keep_away(WALLET, 60 * second, now);
+        assert_eq!(registry.away(&WALLET, now + 59 * second), Some(second));
+        assert_eq!(registry.away(&WALLET, now + 60 * second), None);
+        assert_eq!(registry.away(&PublicKey([2; 32]), now), None);
+        registry.keep_away(WALLET, Duration::ZERO, now);
+        assert_eq!(registry.away(&WALLET, now), None);
+    }
+
+    #[tokio::test]
+    async fn views_name_every_session_in_order() {
+        let registry = Arc::new(Registry::new(2));
+        let _two = registry.seat(arrival(WALLET, 2, 11)).unwrap();
+        let _one = registry.seat(arrival(WALLET, 1, 10)).unwrap();
+        let views = registry.views(|session| Totals { assignments: u64::from(session.0[0]), ..Totals::default() });
+        let seen: Vec<_> = views.iter().map(|view| (view.worker_id, view.assignments)).collect();
+        assert_eq!(seen, [(id(1), 10), (id(2), 11)]);
     }
 }

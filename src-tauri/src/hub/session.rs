@@ -14,11 +14,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout
 use super::Hub;
 use super::admission::{PeerHash, Refusal};
 use super::backbone_leg::{self, Backbone};
+use super::config::AdmissionPolicy;
 use super::ending::{Ending, Fault};
 use super::live::{Bounds, Live};
 use super::outstanding::Outstanding;
+use super::quarantine::By;
 use super::receipts::Receipts;
-use super::registry::{Notice, Seat};
+use super::registry::{Arrival, Notice, Seat};
 use super::worker_leg::{self, SealedSender};
 use crate::net::ws::{WsError, WsStream};
 use crate::wire::Frame;
@@ -79,7 +81,8 @@ async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, peer: PeerHash) -> Result<Admi
     }
     let (room, _handshake_room) = hub.admission.enter().map_err(|refusal| refused(refusal, "the hub is full"))?;
     let backbone = backbone_leg::dial(&hub.config).await.map_err(|e| refused(Refusal::Busy, e))?;
-    let terms = HubTerms { hub_epoch: hub.epoch, manifest: backbone.manifest, limits: Limits::default() };
+    let invite_only = matches!(hub.config.admission, AdmissionPolicy::Invite { .. });
+    let terms = HubTerms { hub_epoch: hub.epoch, manifest: backbone.manifest, limits: Limits::default(), invite_only };
     let random = HubRandom::draw().map_err(|e| refused(Refusal::Busy, e))?;
     let (handshake, hello) = HubHandshake::hello(&hub.identity, &terms, random, hub.config.clock.mono())
         .map_err(|e| refused(Refusal::Busy, e))?;
@@ -100,12 +103,23 @@ async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, peer: PeerHash) -> Result<Admi
     }
     let seat = hub
         .registry
-        .seat(session.wallet, session.worker_id, session.session_id)
+        .seat(Arrival {
+            wallet: session.wallet,
+            worker: session.worker_id,
+            session: session.session_id,
+            agent: session.agent.clone(),
+        })
         .map_err(|full| refused(Refusal::Limit, full))?;
     // Asked once seated: a wallet that is caught from here on has a seat to be found by.
-    if hub.quarantined.contains(&session.wallet) {
-        return Err(refused(Refusal::Quarantined, "quarantined wallet"));
+    match hub.quarantined.by(&session.wallet) {
+        Some(By::Backbone) => return Err(refused(Refusal::Quarantined, "quarantined wallet")),
+        Some(By::Operator) => return Err(refused(Refusal::Banned, "banned wallet")),
+        None => {}
     }
+    if let Some(left) = hub.registry.away(&session.wallet, Instant::now()) {
+        return Err(refused(Refusal::Away(left), "drained wallet"));
+    }
+    hub.members.admit(&session).await.map_err(|error| refused(Refusal::NotInvited, error))?;
     ws.send(welcome.encode()).await?;
     Ok(Admitted { session, seat, backbone, room })
 }
@@ -117,7 +131,7 @@ fn refused(refusal: Refusal, why: impl ToString) -> NotAdmitted {
 /// Bridges an admitted worker and its backbone connection until either ends, then settles.
 async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash) {
     let Admitted { session, seat, backbone, room: _room } = admitted;
-    let HubSession { wallet, worker_id, session_id, session_key, agent, seal, mut open } = session;
+    let HubSession { wallet, worker_id, session_id, session_key, agent, round_trip, seal, mut open, .. } = session;
     let Backbone { reader: mut backbone_reader, writer, hidden_size, .. } = backbone;
     let (timing, limits) = (&hub.config.timing, &hub.config.limits);
 
@@ -137,7 +151,8 @@ async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash)
     let mut backbone_writer = writer.with_deadline(timing.stall);
     tracing::info!(session = %live.short(), agent, "session open");
 
-    let opening = SessionOpen { session_id, wallet, worker_id, peer_ip_hash: peer };
+    let round_trip_us = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
+    let opening = SessionOpen { session_id, wallet, worker_id, peer_ip_hash: peer, round_trip_us };
     let mut from_backbone = pin!(backbone_leg::read(hub, &live, &mut backbone_reader));
     let mut to_backbone = pin!(backbone_leg::write(&mut for_backbone, &mut backbone_writer));
     let mut backbone_over = false;
@@ -232,6 +247,12 @@ async fn departure(hub: &Hub, live: &Live, seat: &Seat) -> Ending {
         match seat.noticed().await {
             Notice::Replaced => Ending::Replaced,
             Notice::Quarantined => Ending::Quarantined,
+            Notice::Kicked => Ending::Kicked,
+            Notice::Banned => Ending::Banned,
+            Notice::Drained => match leave(hub, live).await {
+                Ok(()) => Ending::Drained,
+                Err(ending) => ending,
+            },
         }
     };
     let drained = async {

@@ -1,6 +1,9 @@
 //! A routed expert as bytes: what travels to a worker and what its digest covers.
 
+use std::io;
+
 use super::{BlockType, Data, ExpertWeights, LayerWeights, Matrix, Weights};
+use crate::types::{Digest, Hex};
 
 /// How the experts of a layer are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +77,54 @@ impl ExpertWeights {
         [&*self.gate.data, &*self.up.data, &*self.down.data].concat()
     }
 
+    fn parts(&self) -> [&Data; 3] {
+        [&self.gate.data, &self.up.data, &self.down.data]
+    }
+
+    /// BLAKE3 of gate ‖ up ‖ down as stored; of a file no page becomes resident.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn digest(&self) -> io::Result<Digest> {
+        let mut hasher = blake3::Hasher::new();
+        for part in self.parts() {
+            part.visit(|bytes| {
+                hasher.update(bytes);
+            })?;
+        }
+        Ok(Hex(*hasher.finalize().as_bytes()))
+    }
+
+    /// The bytes `start..start + length` of gate ‖ up ‖ down, as many of them as there are; of a file no page becomes
+    /// resident.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn read(&self, start: usize, length: usize) -> io::Result<Vec<u8>> {
+        let (mut bytes, mut start, mut length) = (Vec::new(), start, length);
+        for part in self.parts() {
+            let here = part.read(start..start.saturating_add(length))?;
+            start = start.saturating_sub(part.len());
+            length -= here.len();
+            if bytes.is_empty() { bytes = here } else { bytes.extend_from_slice(&here) }
+        }
+        Ok(bytes)
+    }
+
+    /// The same expert over a copy of its bytes, so that no page of its file is held.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn copied(&self) -> io::Result<Self> {
+        let own = |matrix: &Matrix| Ok::<_, io::Error>(Matrix { data: matrix.data.copied()?, ..*matrix });
+        Ok(Self { gate: own(&self.gate)?, up: own(&self.up)?, down: own(&self.down)? })
+    }
+
+    /// Gives back the memory that its file's pages take in this process.
+    pub fn release(&self) {
+        self.parts().into_iter().for_each(Data::release);
+    }
+
     /// How this expert is stored.
     #[must_use]
     pub fn shape(&self) -> ExpertShape {
@@ -107,6 +158,13 @@ mod tests {
         assert_eq!(again.to_bytes(), bytes);
         assert_eq!(again.shape(), expert.shape());
         assert_eq!(expert.shape().bytes(), bytes.len());
+        assert_eq!(expert.digest().unwrap().0, *blake3::hash(&bytes).as_bytes());
+        assert_eq!(expert.copied().unwrap().to_bytes(), bytes);
+        let (gate, all) = (expert.gate.data.len(), bytes.len());
+        for (start, length) in [(0, all), (0, 2 * all), (gate - 3, 7), (gate, 1), (all - 2, 9), (usize::MAX, 9)] {
+            let expected = &bytes[start.min(all)..start.saturating_add(length).min(all)];
+            assert_eq!(expert.read(start, length).unwrap(), expected, "{start} {length}");
+        }
         let short = ExpertWeights::from_bytes(&expert.shape(), &Data::from(bytes[1..].to_vec())).unwrap_err();
         assert_eq!(short, ExpertBytesError { expected: bytes.len(), got: bytes.len() - 1 });
     }

@@ -26,7 +26,7 @@ pub(super) fn map(path: &Path) -> Result<Data, ModelError> {
     // that maps its model.
     #[expect(unsafe_code, reason = "mapping a file has no safe form")]
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail(path))?;
-    Ok(Data::from(map))
+    Ok(Data::mapped(file, map))
 }
 
 /// Reads `path` of at most `max` bytes; `None` when there is no such file.

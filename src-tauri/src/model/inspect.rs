@@ -1,9 +1,15 @@
 //! What a model is made of, for people and scripts: `kvasir model inspect`.
+//!
+//! Everything comes from the headers: no weight is read.
+
+mod slice;
+mod text;
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::Serialize;
+
+pub use slice::SliceFit;
 
 use super::{Architecture, BlockType, ExpertWeights, LayerWeights, Matrix, Mixer, Model};
 
@@ -30,6 +36,10 @@ pub struct Inspection {
     pub attention: [usize; 3],
     /// Routed experts per layer.
     pub experts: usize,
+    /// Routed experts of all layers, MTP's included.
+    pub experts_total: usize,
+    /// In which ways experts are stored.
+    pub expert_kinds: Vec<ExpertKind>,
     /// Experts per token.
     pub experts_per_token: usize,
     /// Inner width of a routed expert.
@@ -52,6 +62,40 @@ pub struct Inspection {
     pub tokenizer: bool,
     /// Whether the files have a chat template.
     pub chat_template: bool,
+    /// What a slice of the size that was asked about would hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slice: Option<SliceFit>,
+}
+
+/// One way in which experts are stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExpertKind {
+    /// Element types of gate, up and down.
+    pub types: [&'static str; 3],
+    /// Bytes of one expert.
+    pub bytes: u64,
+    /// Experts stored so.
+    pub experts: usize,
+    /// Layers whose experts are stored so.
+    pub layers: usize,
+}
+
+/// The kinds by first appearance; the experts of a layer are stored alike.
+fn kinds<'a>(layers: impl Iterator<Item = &'a LayerWeights>) -> Vec<ExpertKind> {
+    let mut kinds: Vec<ExpertKind> = Vec::new();
+    for experts in layers.map(|layer| &layer.experts) {
+        let Some(first) = experts.first() else { continue };
+        let (types, bytes) = (parts(first).map(|matrix| matrix.ty.name()), expert_bytes(first));
+        match kinds.iter_mut().find(|kind| (kind.types, kind.bytes) == (types, bytes)) {
+            Some(kind) => (kind.experts, kind.layers) = (kind.experts + experts.len(), kind.layers + 1),
+            None => kinds.push(ExpertKind { types, bytes, experts: experts.len(), layers: 1 }),
+        }
+    }
+    kinds
+}
+
+fn expert_bytes(expert: &ExpertWeights) -> u64 {
+    parts(expert).iter().map(|matrix| matrix.data.len() as u64).sum()
 }
 
 /// Sums over one part of the model.
@@ -107,11 +151,6 @@ fn parts(expert: &ExpertWeights) -> [&Matrix; 3] {
     [&expert.gate, &expert.up, &expert.down]
 }
 
-/// Whether two matrices are the same bytes, as a tied head and its embedding are.
-fn is_shared(a: &Matrix, b: &Matrix) -> bool {
-    std::ptr::eq(a.data.as_ptr(), b.data.as_ptr())
-}
-
 impl Inspection {
     /// Describes `model`.
     #[must_use]
@@ -119,12 +158,12 @@ impl Inspection {
         let (hyper, weights) = (&model.hyper, &model.weights);
         let mut backbone = Sum::default();
         backbone.matrix(&weights.embedding);
-        backbone.matrices(Some(&weights.head).filter(|head| !is_shared(head, &weights.embedding)));
+        backbone.matrices(Some(&weights.head).filter(|head| !head.is_same(&weights.embedding)));
         backbone.floats(&weights.final_norm);
         if let Some(mtp) = &weights.mtp {
             backbone.matrix(&mtp.projection);
-            backbone.matrices(Some(&mtp.embedding).filter(|own| !is_shared(own, &weights.embedding)));
-            backbone.matrices(Some(&mtp.head).filter(|own| !is_shared(own, &weights.head)));
+            backbone.matrices(Some(&mtp.embedding).filter(|own| !own.is_same(&weights.embedding)));
+            backbone.matrices(Some(&mtp.head).filter(|own| !own.is_same(&weights.head)));
             for norm in [&mtp.embedding_norm, &mtp.hidden_norm, &mtp.final_norm] {
                 backbone.floats(norm);
             }
@@ -135,7 +174,6 @@ impl Inspection {
             routed.matrices(layer.experts.iter().flat_map(parts));
         }
         let experts = || weights.moe_layers().flat_map(|layer| &layer.experts);
-        let size = |expert: &ExpertWeights| parts(expert).iter().map(|m| m.data.len() as u64).sum();
         Self {
             name: model.name.clone(),
             architecture: match hyper.architecture {
@@ -150,71 +188,27 @@ impl Inspection {
             context_length: hyper.context_length,
             attention: [hyper.heads, hyper.kv_heads, hyper.head_dim],
             experts: hyper.experts,
+            experts_total: experts().count(),
+            expert_kinds: kinds(weights.moe_layers()),
             experts_per_token: hyper.experts_per_token,
             intermediate_size: hyper.intermediate_size,
             exact: experts().flat_map(parts).all(|matrix| matrix.ty.is_exact()),
             parameters: backbone.parameters + routed.parameters,
             expert_bytes: routed.bytes(),
-            expert_bytes_max: experts().map(size).max().unwrap_or(0),
+            expert_bytes_max: experts().map(expert_bytes).max().unwrap_or(0),
             backbone_bytes: backbone.bytes(),
             expert_types: routed.types,
             backbone_types: backbone.types,
             tokenizer: model.tokenizer.is_some(),
             chat_template: model.tokenizer.as_ref().is_some_and(super::Tokenizer::has_chat_template),
+            slice: None,
         }
     }
-}
 
-/// Bytes in decimal units, three digits: 5,308,416 → `5.31 MB`.
-fn bytes(n: u64) -> String {
-    let (mut value, mut unit) = (n as f64, "B");
-    for larger in ["kB", "MB", "GB", "TB"] {
-        if value < 999.5 {
-            break;
-        }
-        (value, unit) = (value / 1000.0, larger);
-    }
-    let decimals = if unit == "B" || value >= 99.95 { 0 } else { 1 + usize::from(value < 9.995) };
-    format!("{value:.decimals$} {unit}")
-}
-
-fn types(types: &BTreeMap<&'static str, u64>) -> String {
-    types.iter().map(|(name, n)| format!("{name} {}", bytes(*n))).collect::<Vec<_>>().join(", ")
-}
-
-impl fmt::Display for Inspection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let attention = self.layers - self.recurrent_layers;
-        let [heads, kv_heads, head_dim] = self.attention;
-        let words = match (self.tokenizer, self.chat_template) {
-            (true, true) => "tokenizer and chat template",
-            (true, false) => "tokenizer, no chat template",
-            (false, _) => "no tokenizer",
-        };
-        writeln!(f, "{} ({}), {} parameters", self.name, self.architecture, self.parameters)?;
-        writeln!(
-            f,
-            "  layers      {} ({} recurrent, {attention} attention) + {} MTP",
-            self.layers, self.recurrent_layers, self.mtp_layers
-        )?;
-        writeln!(
-            f,
-            "  hidden      {}, vocabulary {}, context {}",
-            self.hidden_size, self.vocab_size, self.context_length
-        )?;
-        writeln!(f, "  attention   {heads} heads, {kv_heads} key/value heads of {head_dim}")?;
-        writeln!(
-            f,
-            "  experts     {} per layer, top-{}, intermediate {}, {} each, {}",
-            self.experts,
-            self.experts_per_token,
-            self.intermediate_size,
-            bytes(self.expert_bytes_max),
-            if self.exact { "exact" } else { "float" }
-        )?;
-        writeln!(f, "  expert bytes    {} ({})", bytes(self.expert_bytes), types(&self.expert_types))?;
-        writeln!(f, "  backbone bytes  {} ({})", bytes(self.backbone_bytes), types(&self.backbone_types))?;
-        write!(f, "  words       {words}")
+    /// The same with what a slice of `bytes` of `model` would hold.
+    #[must_use]
+    pub fn with_slice(self, model: &Model, bytes: u64) -> Self {
+        Self { slice: Some(SliceFit::of(model, bytes)), ..self }
     }
 }
 
@@ -223,19 +217,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_read_in_three_digits() {
-        let cases = [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (5_308_416, "5.31 MB"), (10_030_000, "10.0 MB")];
-        for (n, expected) in cases.into_iter().chain([(999_600, "1.00 MB"), (66_600_000_000, "66.6 GB")]) {
-            assert_eq!(bytes(n), expected);
-        }
-    }
-
-    #[test]
     fn the_embedded_model_counts_to_its_cards_figures() {
         let inspection = Inspection::of(&crate::model::embedded().unwrap());
         assert_eq!(inspection.parameters, 17_602_712 + 4_003_840);
         assert!(inspection.exact && inspection.tokenizer && inspection.chat_template);
         assert_eq!(inspection.expert_bytes_max, 3 * 256 * 210 - 2 * 256 * (210 - 144));
+        assert_eq!(inspection.experts_total, 5 * 16);
+        assert_eq!(inspection.expert_kinds.iter().map(|kind| kind.layers).sum::<usize>(), 5);
         let file = 13_658_656;
         let weights = inspection.expert_bytes + inspection.backbone_bytes;
         assert!(weights < file && weights > file - 300_000, "{weights}");

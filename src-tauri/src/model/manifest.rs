@@ -4,6 +4,8 @@
 //! names the experts exactly. [`Manifest::from_bytes`] refuses every other spelling of the same content.
 //! Why not the file's hash: workers fetch single experts, and two files with the same experts should share them.
 
+mod beside;
+
 use rayon::prelude::*;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -31,6 +33,9 @@ pub struct Manifest {
 /// Bytes that are not a manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
+    /// The model's files.
+    #[error("cannot read an expert: {0}")]
+    Read(#[from] std::io::Error),
     /// Longer than any manifest.
     #[error("expected a manifest of at most {MANIFEST_BYTES_MAX} bytes, got {got}")]
     TooLong {
@@ -93,28 +98,21 @@ fn from_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BlockType, D:
 }
 
 impl Manifest {
-    /// Hashes every expert of `model`; takes as long as reading the file.
+    /// Hashes every expert of `model`; takes as long as reading the file, of which no page stays resident.
     ///
     /// # Errors
-    /// The content cannot be written as JSON, which no content of this type does.
+    /// A file that cannot be read.
     pub fn of(model: &Model) -> Result<Self, ManifestError> {
         let layers: Vec<_> = model.weights.moe_layers().collect();
         let layers = layers.into_iter().filter_map(|layer| {
             let shape = layer.experts.first()?.shape();
-            let digest = |expert: &super::ExpertWeights| {
-                let mut hasher = blake3::Hasher::new();
-                for part in [&expert.gate, &expert.up, &expert.down] {
-                    hasher.update(&part.data);
-                }
-                Hex(*hasher.finalize().as_bytes())
-            };
-            let digests = layer.experts.par_iter().map(digest).collect();
-            Some(Layer { digests, down: shape.down, gate: shape.gate, up: shape.up })
+            let digests = layer.experts.par_iter().map(super::ExpertWeights::digest).collect::<Result<_, _>>();
+            Some(digests.map(|digests| Layer { digests, down: shape.down, gate: shape.gate, up: shape.up }))
         });
         let content = Content {
             hidden: model.hyper.hidden_size,
             intermediate: model.hyper.intermediate_size,
-            layers: layers.collect(),
+            layers: layers.collect::<Result<_, _>>()?,
             numerics: NUMERICS,
             planes: PLANES,
         };
@@ -174,6 +172,15 @@ impl Manifest {
     pub fn expert_shape(&self, layer: u16) -> Option<ExpertShape> {
         let Layer { gate, up, down, .. } = *self.layer(layer)?;
         Some(ExpertShape { gate, up, down, hidden: self.content.hidden, intermediate: self.content.intermediate })
+    }
+
+    /// Whether `model` has exactly these layers, experts and shapes, whatever their bytes.
+    #[must_use]
+    pub fn describes(&self, model: &Model) -> bool {
+        let with_experts =
+            model.weights.moe_layers().filter_map(|l| Some((l.experts.len(), l.experts.first()?.shape())));
+        let ours = (0u16..).take(self.layers()).map(|layer| Some((self.experts(layer), self.expert_shape(layer)?)));
+        ours.eq(with_experts.map(Some))
     }
 
     /// BLAKE3 of the expert's gate ‖ up ‖ down bytes.

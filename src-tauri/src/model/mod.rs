@@ -6,6 +6,7 @@
 
 mod assemble;
 pub mod bytes;
+mod convert;
 mod error;
 mod expert;
 mod files;
@@ -15,19 +16,25 @@ pub mod hyper;
 pub mod inspect;
 pub mod manifest;
 mod names;
+mod prefetch;
+pub mod quantise;
+pub(crate) mod room;
 pub mod tensor;
 mod tensors;
 pub mod tokenizer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use bytes::Data;
+pub use convert::{Conversion, ConvertError, convert};
 pub use error::ModelError;
 pub use expert::{ExpertBytesError, ExpertShape};
 pub use huggingface::Checkpoint;
 pub use hyper::{Architecture, DeltaNetShape, HeadOrder, HyperParameters};
 pub use inspect::Inspection;
 pub use manifest::{Manifest, ManifestError};
+pub use prefetch::{Prefetch, Reach};
+pub use quantise::QuantiseError;
 pub use tensor::{BlockType, Matrix};
 pub use tokenizer::{Chat, ChatMessage, Ordered, TokenStream, Tokenizer, TokenizerError};
 
@@ -42,6 +49,24 @@ pub fn open(path: &Path) -> Result<Model, ModelError> {
     }
     let name = path.canonicalize().ok().and_then(|path| path.file_name().map(|n| n.to_string_lossy().into_owned()));
     Checkpoint::read(path)?.into_model(&name.unwrap_or_else(|| "model".into()))
+}
+
+/// The files that make up the model at `path`, as [`open`] finds them.
+///
+/// # Errors
+/// A directory that cannot be listed.
+pub fn files_of(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(gguf::part_paths(path));
+    }
+    let is_part = |path: &PathBuf| {
+        path.extension().is_some_and(|e| e == "safetensors") || path.file_name().is_some_and(|n| n == "config.json")
+    };
+    let entries = std::fs::read_dir(path)?.map(|entry| Ok(entry?.path()));
+    let mut files: Vec<PathBuf> = entries.collect::<std::io::Result<_>>()?;
+    files.retain(is_part);
+    files.sort();
+    Ok(files)
 }
 
 /// Reads a whole GGUF file from memory; `name` stands in messages and where the metadata names nothing.

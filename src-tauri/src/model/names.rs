@@ -81,6 +81,9 @@ pub(super) const HUGGING_FACE: LayerNames = LayerNames {
     shared_scalar: "mlp.shared_expert_gate.weight",
 };
 
+/// What GGUF calls gate, up and down of a layer's routed experts.
+pub(super) const GGUF_EXPERTS: [&str; 3] = ["ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"];
+
 /// GGUF names of `qwen35moe`.
 pub(super) const GGUF_QWEN35: LayerNames = LayerNames {
     input_norm: "attn_norm.weight",
@@ -103,7 +106,7 @@ pub(super) const GGUF_QWEN35: LayerNames = LayerNames {
     net_output: "ssm_out.weight",
     router: "ffn_gate_inp.weight",
     experts: &[
-        ExpertForm::Stacked { gate: "ffn_gate_exps.weight", up: "ffn_up_exps.weight", down: "ffn_down_exps.weight" },
+        ExpertForm::Stacked { gate: GGUF_EXPERTS[0], up: GGUF_EXPERTS[1], down: GGUF_EXPERTS[2] },
         ExpertForm::Fused { gate_up: "ffn_gate_up_exps.weight", down: "ffn_down_exps.weight" },
     ],
     shared_gate: "ffn_gate_shexp.weight",

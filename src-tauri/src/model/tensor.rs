@@ -175,6 +175,12 @@ impl Matrix {
         &self.data[r * n..(r + 1) * n]
     }
 
+    /// Whether this is `other` once more, as a tied head is its embedding: the same bytes, not equal ones.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(self.data.as_ptr(), other.data.as_ptr())
+    }
+
     /// Rows `start..start + count` as a matrix that shares the bytes.
     #[must_use]
     pub fn row_range(&self, start: usize, count: usize) -> Option<Self> {

@@ -6,27 +6,29 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::device::{self, Devices};
-use super::{AnyError, all_threads, load_model, runtime, say, usage};
+use super::loading::{load_model, read_ahead};
+use super::progress::bar;
+use super::{AnyError, all_threads, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
 use crate::bench;
 use crate::cli::{
     BenchCommand, BenchDenseArgs, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuArgs, GpuFlags, LayerSelection,
-    LedgerCommand, ModelCommand, WalletCommand,
+    LedgerCommand, WalletCommand,
 };
 use crate::demo::{self, DemoOptions};
 use crate::dispatch::{LocalDispatch, Mode};
 use crate::kernel::{CpuPath, Crew};
 use crate::ledger::Ledger;
-use crate::model::{self, Model};
+use crate::model::{Model, Reach};
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
 
 /// `kvasir demo`.
 pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
-    let model = load_model(args.model.as_deref())?;
+    let model = load_model(args.model.as_deref(), args.experts)?;
+    let _reading = read_ahead(&model, Reach::Everything);
     let one_way = one_way(args.rtt)?;
     let mut devices = Devices::new(args.gpu);
     let dealt = args.device.iter().cycle().take(args.workers.into());
@@ -40,7 +42,7 @@ pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
         chaos: args.chaos,
         model,
     };
-    let bar = progress_bar(args.tokens.into(), "decoding locally and through workers");
+    let bar = bar(args.tokens.into(), "decoding locally and through workers");
     let report = runtime()?.block_on(demo::run(options, |done| bar.set_position(done as u64)))?;
     bar.finish_and_clear();
     if args.json {
@@ -56,7 +58,8 @@ pub fn demo(args: DemoArgs) -> Result<ExitCode, AnyError> {
 
 /// `kvasir generate`.
 pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
-    let model = load_model(args.model.as_deref())?;
+    let model = load_model(args.model.as_deref(), args.experts)?;
+    let _reading = read_ahead(&model, Reach::Everything);
     let compute = device::cpu(all_threads())?;
     let mode = if args.float { Mode::Float } else { Mode::Exact };
     let dispatch = LocalDispatch::new(Arc::clone(&model), compute, mode);
@@ -83,7 +86,7 @@ pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
         sampling: sampling(&args)?,
         stop_ids: model.hyper.eos_token_ids.clone(),
     };
-    let bar = progress_bar(args.tokens.into(), "generating");
+    let bar = bar(args.tokens.into(), "generating");
     let generation = runtime.block_on(backbone.generate(&prompt, &options, |_| {
         bar.inc(1);
         ControlFlow::Continue(())
@@ -145,7 +148,7 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             batches(bench::Phase::Prefill, args.model.as_deref(), &sizes, args.json)?;
         }
         BenchCommand::Decode(args) => {
-            let model = load_model(args.model.as_deref())?;
+            let model = load_model(args.model.as_deref(), None)?;
             let options = bench::DecodeOptions {
                 remote_layers: layers(&args.remote_layers, &model)?,
                 tokens: args.tokens as usize,
@@ -174,7 +177,7 @@ fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &Sizes, json: bool)
     Crew::choose(threads)?;
     let options = bench::BatchOptions {
         started: Instant::now(),
-        model: load_model(model)?,
+        model: load_model(model, None)?,
         compute: device::cpu(threads)?,
         threads,
         phase,
@@ -260,18 +263,6 @@ pub fn gpu(args: GpuArgs) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `kvasir model …`.
-pub fn model(command: ModelCommand) -> Result<ExitCode, AnyError> {
-    let ModelCommand::Inspect { path, json } = command;
-    let inspection = model::Inspection::of(&model::open(&path)?);
-    if json {
-        say(serde_json::to_string_pretty(&inspection)?)?
-    } else {
-        say(&inspection)?
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 /// `kvasir wallet …`.
 pub fn wallet(command: WalletCommand) -> Result<ExitCode, AnyError> {
     let (WalletCommand::Create { state } | WalletCommand::Show { state }) = &command;
@@ -318,9 +309,4 @@ fn one_way(rtt_ms: f64) -> Result<Duration, AnyError> {
         return Err(usage(format!("--rtt: expected 0 to 10000 ms, got {rtt_ms}")));
     }
     Ok(Duration::from_secs_f64(rtt_ms / 2e3))
-}
-
-fn progress_bar(length: u64, what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos}/{len}");
-    ProgressBar::new(length).with_message(what).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -6,19 +6,19 @@
 mod app;
 mod commands;
 mod device;
-mod invite;
+mod hub;
+mod loading;
+mod model;
+mod progress;
 mod roles;
 mod serving;
 
 use std::error::Error;
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use crate::cli::{Cli, Command};
 use crate::config::ConfigError;
-use crate::model::{self, Model};
 
 /// Any error, on its way to the person who typed the command.
 pub type AnyError = Box<dyn Error + Send + Sync>;
@@ -56,8 +56,8 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => commands::bench(command),
         (None, Some(Command::Gpu(args))) => commands::gpu(args),
-        (None, Some(Command::Hub(command))) => invite::hub(command),
-        (None, Some(Command::Model(command))) => commands::model(command),
+        (None, Some(Command::Hub(command))) => hub::run(command),
+        (None, Some(Command::Model(command))) => model::model(command),
         (None, Some(Command::Keys(command))) => serving::keys(command),
         (None, Some(Command::Wallet(command))) => commands::wallet(command),
         (None, Some(Command::Ledger(command))) => commands::ledger(command),
@@ -75,11 +75,6 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
-}
-
-/// The model at `path`, or the embedded one.
-fn load_model(path: Option<&Path>) -> Result<Arc<Model>, model::ModelError> {
-    path.map_or_else(model::embedded, model::open).map(Arc::new)
 }
 
 /// All processors.

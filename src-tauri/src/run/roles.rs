@@ -1,28 +1,30 @@
 //! The server roles as processes: bind, say what was bound, serve until SIGTERM, drain.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::device::{self, Wanted};
-use super::{AnyError, all_threads, load_model, say};
+use super::loading::{load_model, read_ahead};
+use super::{AnyError, all_threads, say};
 use crate::backbone::{Backbone, api};
-use crate::cli::{Role, RoleFlags};
+use crate::cli::{AdmissionMode, Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, ConfigError, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
-use crate::hub::{self, HubConfig};
+use crate::hub::{self, AdmissionPolicy, HubConfig};
 use crate::ledger::Ledger;
+use crate::model::{Manifest, Reach};
 use crate::net::bind;
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::{self, TrialCertificates};
 use crate::shutdown::{self, Shutdown};
 use crate::wallet::keyfile;
 use crate::wire::handshake::HubIdentity;
-use crate::worker::{self, Phase, Source, WorkerConfig, WorkerStatus, network};
+use crate::worker::{self, CacheConfig, Phase, Source, WorkerConfig, WorkerStatus, network};
 
 /// Flag that lets hub and backbone listen where strangers reach them.
 const ALLOW_PUBLIC: &str = "--allow-public";
@@ -83,10 +85,22 @@ fn peer_security(peers: &Peers) -> Result<PeerSecurity, AnyError> {
 }
 
 async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), AnyError> {
-    let model = load_model(config.model.as_deref())?;
+    let model = load_model(config.model.as_deref(), config.experts)?;
     let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
+    // What workers hold is read when it is needed, and not kept.
+    let reach = if remote_layers.is_empty() { Reach::Everything } else { Reach::Backbone };
+    let _reading = read_ahead(&model, reach);
     let compute = device::cpu(all_threads())?;
-    let remote = RemoteConfig { peers: peer_security(&config.peers)?, ..RemoteConfig::new(remote_layers) };
+    let beside = |path: &PathBuf| Manifest::beside(&model, path, &config.state);
+    // Experts that are made in memory are not those of the file.
+    let file = config.model.as_ref().filter(|_| config.experts.is_none());
+    let remote = RemoteConfig {
+        peers: peer_security(&config.peers)?,
+        expert_cache_bytes: config.expert_cache_bytes.unwrap_or(RemoteConfig::EXPERT_CACHE_BYTES),
+        local_experts: config.experts_local,
+        manifest: file.map(beside).transpose()?,
+        ..RemoteConfig::new(remote_layers)
+    };
     let dispatch = RemoteDispatch::new(Arc::clone(&model), compute, remote)?;
     let backbone = Arc::new(Backbone::new(Arc::clone(&model), Arc::new(dispatch.clone()))?);
 
@@ -110,9 +124,17 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
     let peers = peer_security(&config.peers)?;
     let ledger = Ledger::open(&config.ledger).await?;
     let quarantine_list = config.state.join("quarantine");
+    let admission = match config.admission {
+        AdmissionMode::Open => AdmissionPolicy::Open,
+        AdmissionMode::Invite => AdmissionPolicy::Invite { operator: operator.public() },
+        AdmissionMode::List => AdmissionPolicy::List,
+    };
     let hub = HubConfig {
         backbone_peer: peers.clone(),
         gateway_peer: peers,
+        admission,
+        allowed: config.allowed,
+        admin: Some(config.state),
         ..HubConfig::new(config.backbone.to_string(), config.public_hosts, quarantine_list)
     };
     let listener = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;
@@ -184,11 +206,12 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
         return Ok(());
     };
     say(format_args!("device {}", *hardware.borrow()))?;
-    let source = match &config.model {
-        Some(path) => Source::LocalModel(load_model(Some(path))?),
+    let source = match &config.weights {
+        Some(path) => Source::LocalModel(load_model(Some(path), config.experts)?),
         None => Source::Fetch,
     };
-    let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, ..network };
+    let cache = (config.cache_bytes != Some(0)).then(|| CacheConfig::new(config.cache, config.cache_bytes));
+    let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, cache, ..network };
     let (sender, status) = watch::channel(WorkerStatus::default());
     let narrator = tokio::spawn(narrate(status));
     worker::run(worker, Arc::new(wallet), hardware, sender, shutdown).await?;
@@ -221,7 +244,10 @@ async fn narrate(mut status: watch::Receiver<WorkerStatus>) -> std::io::Result<(
                 Phase::Starting => "starting".to_owned(),
                 Phase::Connecting { gateway } => format!("connecting to {gateway}"),
                 Phase::Offered => "connected, waiting for a slice".to_owned(),
-                Phase::Fetching { total, .. } => format!("fetching experts, {total} bytes"),
+                // In steps of a tenth: a line for every expert would be hundreds.
+                Phase::Fetching { done, total } => {
+                    format!("fetching experts, {} % of {total} bytes", done * 10 / total.max(&1) * 10)
+                }
                 Phase::Serving => format!("serving {}", status.slice),
                 Phase::Recovering { reason } => format!("not computing: {reason}; looking for it"),
                 Phase::Waiting { reason, retry_ms } => format!("not connected: {reason}; next try in {retry_ms} ms"),

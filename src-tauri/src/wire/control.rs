@@ -227,6 +227,8 @@ control! {
         worker_id: WorkerId,
         /// BLAKE3 of the peer's address under a per-start key, so that no address travels.
         peer_ip_hash: Hex<16>,
+        /// How long the worker took to answer the hello, in microseconds: one round trip and two signatures.
+        round_trip_us: u64,
     }
 }
 control! {

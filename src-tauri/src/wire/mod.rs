@@ -3,6 +3,7 @@
 //! The two ends of a leg meet in this module and never in each other. Wire numbers are permanent.
 //! **Promise:** every length is checked against a bound before anything is allocated, and every refusal is named.
 
+pub mod admin;
 pub mod chunk;
 pub mod control;
 pub mod frame;

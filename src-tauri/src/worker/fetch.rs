@@ -1,33 +1,28 @@
-//! Brings a lease's experts here: cut from a local model, or piece by piece over the link; never used unverified.
+//! Takes a lease: finds out what is missing, makes room for it, has it gathered, and holds the slice.
 //!
-//! The manifest comes first and must have the id that the lease names; each expert must have the digest that the
-//! manifest names. A bad expert is fetched again, alone. A verified expert goes to where the kernel computes, and its
-//! bytes on the host are let go; it survives a broken link. Hardware with less room than was offered is no error: the
-//! session offers what it took.
+//! The manifest comes first and must have the id that the lease names. Experts that are here survive a broken link.
+//! Hardware with less room than was offered is no error: the session offers what it took.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-use tracing::{debug, warn};
+use tracing::debug;
 
-use super::Source;
+use super::gather::{Gathering, TRIES};
 use super::load::Load;
 use super::outgoing::{Link, LinkError};
 use super::pipe::{Pipe, Wanted};
 use super::slices::{Held, Holdings, Library};
-use super::status::{Board, Phase};
-use crate::kernel::{Expert, ExpertCompute, KernelError};
+use super::status::Board;
+use crate::kernel::{ExpertCompute, KernelError};
 use crate::model::manifest::MANIFEST_BYTES_MAX;
-use crate::model::{Data, ExpertWeights, Manifest, ManifestError, Model};
-use crate::types::{Digest, ExpertId, Hex};
+use crate::model::{Manifest, ManifestError};
+use crate::types::{Digest, ExpertId};
 use crate::wire::control::{Control, Lease, Release};
 use crate::wire::{FrameError, Slice};
 
-/// How often a damaged expert is fetched before the link is given up.
-const TRIES: usize = 3;
 /// How long experts that were given back stay when the questions for others do not pause.
 const LAST_QUESTIONS: Duration = Duration::from_secs(3);
 /// Time between two looks for quiet.
@@ -71,6 +66,8 @@ pub(super) struct Taking {
     pub pipe: Arc<Pipe>,
     pub load: Arc<Load>,
     pub compute: Arc<dyn ExpertCompute>,
+    /// How long a piece may take.
+    pub patience: Duration,
     /// Without a request for this long, the backbone has heard what was given back.
     pub quiet: Duration,
     /// Bytes offered.
@@ -97,19 +94,20 @@ pub(super) enum Taken {
 }
 
 impl Taking {
-    /// Gets every expert of a lease, verified and placed.
+    /// Gets every expert of a lease, verified and placed; those that are serve while the others come.
     pub async fn take(self, lease: Lease) -> Result<Taken, FetchError> {
         let slice = Slice::from_ranges(&lease.experts)?;
         let manifest = self.manifest(lease.manifest).await?;
         let mut wanted = Vec::new();
         let (mut total, mut done) = (0, 0);
         for id in slice.iter() {
-            let known = manifest.digest(id).is_some();
-            let bytes = expert_bytes(&manifest, id.layer).filter(|_| known).ok_or(FetchError::NoExpert(id))?;
+            let (Some(digest), Some(bytes)) = (manifest.digest(id), expert_bytes(&manifest, id.layer)) else {
+                return Err(FetchError::NoExpert(id));
+            };
             total += bytes;
             match self.library.get(id) {
                 Some(_) => done += bytes,
-                None => wanted.push(Wanted { id, bytes }),
+                None => wanted.push(Wanted { id, digest, bytes, apart: false }),
             }
         }
         if total > self.room.first {
@@ -120,8 +118,8 @@ impl Taking {
             return Ok(Taken::Outdated);
         }
         self.make_room(&slice, &manifest, &wanted).await?;
-        self.board.phase(Phase::Fetching { done, total });
-        match self.gather(&manifest, wanted, done, total).await {
+        self.name_needs(&slice, &manifest).await?;
+        match Gathering::new(&self, &lease, &slice, &manifest, done, total).gather(wanted).await {
             Ok(()) => {}
             Err(FetchError::Unusable { source: why @ KernelError::Full { .. }, .. }) => {
                 let placed = self.resident_bytes(&manifest);
@@ -129,12 +127,19 @@ impl Taking {
             }
             Err(error) => return Err(error),
         }
-
-        let experts: HashMap<ExpertId, Arc<Expert>> =
-            slice.iter().filter_map(|id| Some((id, self.library.get(id)?))).collect();
+        let held = self.library.held(lease.lease, &slice, manifest.hidden_size(), true);
         self.library.keep_only(&slice);
-        let held = Held { lease: lease.lease, slice, hidden: manifest.hidden_size(), experts };
         Ok(Taken::Held { held: Arc::new(held), bytes: total })
+    }
+
+    /// Tells the disk what must stay on it: the manifest and the slice.
+    async fn name_needs(&self, slice: &Slice, manifest: &Arc<Manifest>) -> Result<(), FetchError> {
+        let Some(cache) = self.library.cache().cloned() else { return Ok(()) };
+        let (slice, manifest) = (slice.clone(), Arc::clone(manifest));
+        let named = spawn_blocking(move || {
+            cache.need(slice.iter().filter_map(|id| manifest.digest(id)).chain([manifest.id()]));
+        });
+        Ok(named.await?)
     }
 
     /// Bytes of every expert that is here.
@@ -144,21 +149,29 @@ impl Taking {
         resident.iter().filter_map(|id| expert_bytes(manifest, id.layer)).sum()
     }
 
+    /// The manifest: known, on disk, or over the link.
     async fn manifest(&self, expected: Digest) -> Result<Arc<Manifest>, FetchError> {
         if let Some(known) = self.library.manifest().filter(|known| known.id() == expected) {
             return Ok(known);
         }
-        if let Source::LocalModel(model) = self.library.source() {
-            let ours = self.library.manifest_of(model).await?;
-            if ours.id() == expected {
-                self.library.set_manifest(Arc::clone(&ours), true);
-                return Ok(ours);
+        let cache = self.library.cache().cloned();
+        let kept = match cache.clone() {
+            Some(cache) => spawn_blocking(move || Manifest::from_bytes(&cache.read(expected)?).ok()).await?,
+            None => None,
+        };
+        let manifest = match kept {
+            Some(manifest) => Arc::new(manifest),
+            None => {
+                let fetched = Arc::new(self.pipe.manifest(expected).await?);
+                if let Some(cache) = cache {
+                    let manifest = Arc::clone(&fetched);
+                    spawn_blocking(move || cache.put(expected, manifest.bytes())).await?;
+                }
+                fetched
             }
-            warn!(expected = %expected, ours = %ours.id(), "the local model is not the one that is served; fetching");
-        }
-        let fetched = Arc::new(self.pipe.manifest(expected).await?);
-        self.library.set_manifest(Arc::clone(&fetched), false);
-        Ok(fetched)
+        };
+        self.library.set_manifest(Arc::clone(&manifest));
+        Ok(manifest)
     }
 
     /// Drops what the new slice does not need, when old and new would not fit together: first it is given back, by
@@ -183,86 +196,9 @@ impl Taking {
         self.library.keep_only(slice);
         Ok(())
     }
-
-    async fn gather(
-        &self,
-        manifest: &Arc<Manifest>,
-        mut wanted: Vec<Wanted>,
-        mut done: u64,
-        total: u64,
-    ) -> Result<(), FetchError> {
-        if let Some(model) = self.local_model() {
-            for Wanted { id, bytes } in wanted {
-                let weights = expert_of(&model, id).ok_or(FetchError::NoExpert(id))?.clone();
-                self.prepare(id, weights).await?;
-                done += bytes;
-                self.board.phase(Phase::Fetching { done, total });
-            }
-            return Ok(());
-        }
-        for _ in 0..TRIES {
-            let mut damaged = Vec::new();
-            let mut fetching = self.pipe.start(wanted).await;
-            while let Some((id, data)) = fetching.expert().await? {
-                let bytes = data.len() as u64;
-                let Some(weights) = self.verify(manifest, id, data).await? else {
-                    damaged.push(Wanted { id, bytes });
-                    continue;
-                };
-                self.prepare(id, weights).await?;
-                done += bytes;
-                self.board.phase(Phase::Fetching { done, total });
-            }
-            if damaged.is_empty() {
-                return Ok(());
-            }
-            warn!(experts = damaged.len(), "experts came damaged and are fetched again");
-            wanted = damaged;
-        }
-        wanted.first().map_or(Ok(()), |first| Err(FetchError::Damaged(first.id)))
-    }
-
-    /// The local model, if it is the one that is served.
-    fn local_model(&self) -> Option<Arc<Model>> {
-        match self.library.source() {
-            Source::LocalModel(model) if self.library.is_own() => Some(Arc::clone(model)),
-            _ => None,
-        }
-    }
-
-    /// The expert's matrices, if its bytes are the ones that the manifest names.
-    async fn verify(
-        &self,
-        manifest: &Arc<Manifest>,
-        id: ExpertId,
-        bytes: Vec<u8>,
-    ) -> Result<Option<ExpertWeights>, FetchError> {
-        let manifest = Arc::clone(manifest);
-        let verified = spawn_blocking(move || {
-            let digest = Hex(*blake3::hash(&bytes).as_bytes());
-            if manifest.digest(id) != Some(digest) {
-                return None;
-            }
-            ExpertWeights::from_bytes(&manifest.expert_shape(id.layer)?, &Data::from(bytes)).ok()
-        });
-        Ok(verified.await?)
-    }
-
-    /// Checks an expert and brings it to where the kernel computes.
-    async fn prepare(&self, id: ExpertId, weights: ExpertWeights) -> Result<(), FetchError> {
-        let compute = Arc::clone(&self.compute);
-        let prepared = spawn_blocking(move || compute.place(Expert::new(&weights)?)).await?;
-        self.library.put(id, Arc::new(prepared.map_err(|source| FetchError::Unusable { id, source })?));
-        Ok(())
-    }
 }
 
 /// Stored bytes of each expert of a layer.
 pub(super) fn expert_bytes(manifest: &Manifest, layer: u16) -> Option<u64> {
     Some(manifest.expert_shape(layer)?.bytes() as u64)
-}
-
-/// An expert of a model; layers as in [`ExpertId`], the MTP layer last.
-fn expert_of(model: &Model, id: ExpertId) -> Option<&ExpertWeights> {
-    model.weights.moe_layers().nth(id.layer.into())?.experts.get(usize::from(id.expert))
 }

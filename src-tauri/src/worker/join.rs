@@ -32,7 +32,8 @@ async fn greet(worker: &Worker, url: &str, socket: &mut WsStream) -> Result<(Wor
     let config = &worker.config;
     let random = WorkerRandom::draw()?;
     let operators = config.operators.clone();
-    let mut shake = WorkerHandshake::new(operators, host_of(url), worker.home.worker_id, &config.agent, random);
+    let mut shake = WorkerHandshake::new(operators, host_of(url), worker.home.worker_id, &config.agent, random)
+        .with_invite(config.invite.clone());
     let hello = Frame::decode(socket.recv().await?.ok_or(SessionError::Closed)?)?;
     let answer = shake.answer(&hello, &*worker.wallet, config.clock.unix_ms() / 1000)?;
     let answered = Instant::now();

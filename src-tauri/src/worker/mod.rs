@@ -5,13 +5,16 @@
 //! **Promises:** no expert is used before its digest was checked; no data from a peer is ever a path, a URL or code;
 //! a request is answered once or declined, never left; stopping takes less than two seconds.
 
+mod cache;
 mod equipment;
 mod fetch;
+mod gather;
 mod hardware;
 mod home;
 mod join;
 mod link;
 mod load;
+mod local;
 pub mod network;
 mod outgoing;
 mod pace;
@@ -21,6 +24,7 @@ mod serve;
 mod session;
 mod slices;
 mod status;
+mod window;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +39,9 @@ use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
 use crate::wire::handshake::AuthSigner;
 use crate::wire::invite::Invite;
+use cache::Cache;
 
+pub use cache::CacheConfig;
 pub use hardware::Hardware;
 pub use home::HomeError;
 pub use status::{Phase, WorkerStatus};
@@ -45,7 +51,7 @@ pub use status::{Phase, WorkerStatus};
 pub enum Source {
     /// Over the link, from the backbone.
     Fetch,
-    /// Cut from this model when it is the one that is served; else as [`Source::Fetch`].
+    /// From this model, every expert of it that has the digest that is served; the others as [`Source::Fetch`].
     LocalModel(Arc<Model>),
 }
 
@@ -89,6 +95,8 @@ pub struct WorkerConfig {
     pub gateways: Vec<String>,
     /// Operators whose hubs are trusted.
     pub operators: Vec<PublicKey>,
+    /// The operator's join code, shown to hubs that take only those who have one.
+    pub invite: Option<String>,
     /// PEM files of additional certificate authorities.
     pub extra_ca: Vec<PathBuf>,
     /// One more, as a PEM text: the network's own.
@@ -99,6 +107,8 @@ pub struct WorkerConfig {
     pub memory_bytes: Option<u64>,
     /// Where experts come from.
     pub source: Source,
+    /// Where experts that were fetched are kept for the next time; nowhere when absent.
+    pub cache: Option<CacheConfig>,
     /// Name and version for the hub's log.
     pub agent: String,
     /// Assignments per second to offer; measured at the start when absent.
@@ -116,11 +126,13 @@ impl WorkerConfig {
         Self {
             gateways,
             operators,
+            invite: None,
             extra_ca: Vec::new(),
             extra_ca_pem: None,
             state_dir,
             memory_bytes: Some(memory_bytes),
             source: Source::Fetch,
+            cache: None,
             agent: concat!("kvasir/", env!("CARGO_PKG_VERSION")).to_owned(),
             assignments_per_s: None,
             timers: Timers::default(),
@@ -128,11 +140,14 @@ impl WorkerConfig {
         }
     }
 
-    /// A worker of the network that a join code invites to, else as [`WorkerConfig::new`].
+    /// A worker of the network that a join code invites to, else as [`WorkerConfig::new`]; the code itself is the one
+    /// that is kept in `state_dir`.
     #[must_use]
     pub fn invited(invite: Invite, state_dir: PathBuf, memory_bytes: Option<u64>) -> Self {
         let Invite { operator, gateways, ca_pem, .. } = invite;
-        Self { extra_ca_pem: ca_pem, memory_bytes, ..Self::new(gateways, vec![operator], state_dir, 0) }
+        let code = network::code(&state_dir);
+        let joined = Self::new(gateways, vec![operator], state_dir, 0);
+        Self { extra_ca_pem: ca_pem, invite: code, memory_bytes, ..joined }
     }
 }
 
@@ -177,7 +192,17 @@ pub async fn run(
     let home = home::Home::open(&config.state_dir)?;
     let tls = tls::client_config_also(&config.extra_ca, config.extra_ca_pem.as_deref())?;
     let status = Arc::new(status::Board::new(status));
-    let library = Arc::new(slices::Library::new(config.source.clone()));
+    let cache = config.cache.clone().and_then(|place| {
+        match Cache::open(place, Arc::clone(&config.clock), Arc::clone(&status)) {
+            Ok(cache) => Some(Arc::new(cache)),
+            Err(error) => {
+                tracing::warn!(%error, "experts are not kept on disk");
+                status.disk_trouble(Some(error.to_string()));
+                None
+            }
+        }
+    });
+    let library = Arc::new(slices::Library::new(&config.source, cache));
     let worker = Worker { config, wallet, home, tls, library, status };
     link::keep(&worker, hardware, &shutdown).await;
     worker.status.phase(Phase::Stopped);

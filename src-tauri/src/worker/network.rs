@@ -99,6 +99,13 @@ pub fn is_joined(state_dir: &Path) -> bool {
     state_dir.join(NETWORK_FILE).exists()
 }
 
+/// The code of the network that was joined, or of the build's; for a hub that asks to see it.
+#[must_use]
+pub fn code(state_dir: &Path) -> Option<String> {
+    let kept = read(&state_dir.join(NETWORK_FILE)).ok().map(|text| text.trim().to_owned());
+    kept.or_else(|| build_network().map(str::to_owned))
+}
+
 /// Forgets the kept network.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ use super::fetch::{FetchError, Room, Taken, Taking};
 use super::hardware::Hardware;
 use super::join::Joined;
 use super::outgoing::{Link, LinkError};
-use super::pipe::Pipe;
+use super::pipe::{Piece, Pipe};
 use super::receipts::Receipts;
 use super::serve::{Desk, Job, Tools};
 use super::slices::Holdings;
@@ -87,7 +87,7 @@ struct Session<'a> {
     holdings: Arc<Holdings>,
     desk: Desk,
     pipe: Arc<Pipe>,
-    pieces: mpsc::Sender<Frame>,
+    pieces: mpsc::Sender<Piece>,
     receipts: Receipts,
     incomplete: BTreeMap<u64, Job>,
     /// Manifest of the model that the hub said hello with.
@@ -134,6 +134,9 @@ pub(super) async fn serve(
     let quiet = QUIET + round_trip.min(ROUND_TRIP_MAX);
     let first = equipment.room(worker).await;
     let room = Room { first, now: first };
+    if let Some(cache) = worker.library.cache() {
+        cache.offered(first);
+    }
     let mut session = Session {
         worker,
         equipment,
@@ -277,6 +280,7 @@ impl Session<'_> {
             pipe: Arc::clone(&self.pipe),
             load: Arc::clone(self.desk.load()),
             compute: Arc::clone(&self.equipment.kernel),
+            patience: self.worker.config.timers.chunk,
             quiet: self.quiet,
             room: self.room,
         };
@@ -286,7 +290,7 @@ impl Session<'_> {
     async fn act(&mut self, frame: Frame) -> Result<Next, SessionError> {
         match frame.header.kind {
             Kind::Dispatch | Kind::Challenge => self.request(frame).await?,
-            Kind::ExpertChunk => self.pieces.try_send(frame).map_err(|_| SessionError::Unasked)?,
+            Kind::ExpertChunk => self.pieces.try_send((Instant::now(), frame)).map_err(|_| SessionError::Unasked)?,
             Kind::Lease => {
                 let lease = Lease::read(&frame)?;
                 if lease.manifest != self.manifest {

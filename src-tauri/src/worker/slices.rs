@@ -1,25 +1,27 @@
 //! The experts that a worker holds, by lease, and the library of verified experts behind them.
 //!
-//! A new slice takes over when all of it is verified; those before stay until the backbone first asks under a later
-//! lease, so that no request under way finds its experts gone.
+//! What is verified of a new slice serves beside the slice of before, and takes over when it is whole; those before stay
+//! until the backbone first asks under a later whole lease, so that no request under way finds its experts gone.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use tokio::sync::OnceCell;
-use tokio::task::spawn_blocking;
-
 use super::Source;
-use super::fetch::{FetchError, expert_bytes};
+use super::cache::Cache;
+use super::fetch::expert_bytes;
+use super::local::LocalWeights;
 use crate::kernel::{Expert, ExpertSource};
-use crate::model::{Manifest, Model};
+use crate::model::Manifest;
 use crate::types::ExpertId;
 use crate::wire::Slice;
 
 /// What a lease gives, verified and ready.
 pub(super) struct Held {
     pub lease: u32,
+    /// What of it is here.
     pub slice: Slice,
+    /// Whether that is all of it.
+    pub whole: bool,
     /// Elements of a row.
     pub hidden: usize,
     pub experts: HashMap<ExpertId, Arc<Expert>>,
@@ -30,7 +32,7 @@ impl Held {
         let experts = self.experts.iter().filter(|(id, _)| slice.contains(**id));
         let experts: HashMap<ExpertId, Arc<Expert>> = experts.map(|(id, expert)| (*id, Arc::clone(expert))).collect();
         let slice = self.slice.iter().filter(|id| slice.contains(*id)).collect();
-        Self { lease: self.lease, slice, hidden: self.hidden, experts }
+        Self { slice, experts, ..*self }
     }
 }
 
@@ -43,95 +45,89 @@ impl ExpertSource for Held {
 /// Leases before the newest that may still be asked for; of more, the oldest go.
 const EARLIER_MAX: usize = 8;
 
+/// The leases of a session, in the order in which they were held.
 #[derive(Default)]
-struct Leases {
-    newest: Option<Arc<Held>>,
-    /// In the order in which they were held.
-    earlier: Vec<Arc<Held>>,
-}
-
-impl Leases {
-    fn all(&self) -> impl Iterator<Item = &Arc<Held>> {
-        self.earlier.iter().chain(&self.newest)
-    }
-}
-
-/// The leases of a session.
-#[derive(Default)]
-pub(super) struct Holdings(RwLock<Leases>);
+pub(super) struct Holdings(RwLock<Vec<Arc<Held>>>);
 
 impl Holdings {
-    fn read(&self) -> RwLockReadGuard<'_, Leases> {
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Held>>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Leases)) {
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Held>>)) {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     pub fn newest(&self) -> Option<Arc<Held>> {
-        self.read().newest.clone()
+        self.read().last().cloned()
     }
 
     /// Every expert that some lease still holds.
     pub fn ids(&self) -> BTreeSet<ExpertId> {
-        self.read().all().flat_map(|held| held.experts.keys().copied()).collect()
+        self.read().iter().flat_map(|held| held.experts.keys().copied()).collect()
     }
 
-    /// The experts of a lease; a question for it lets go of those before it.
+    /// The experts of a lease; a question for one that is whole lets go of those before it.
     pub fn of_lease(&self, lease: u32) -> Option<Arc<Held>> {
         let (held, is_last) = {
             let leases = self.read();
-            let held = leases.all().find(|held| held.lease == lease).cloned()?;
-            (held, leases.earlier.iter().all(|earlier| earlier.lease >= lease))
+            let held = leases.iter().find(|held| held.lease == lease).cloned()?;
+            let is_first = leases.iter().all(|earlier| earlier.lease >= lease);
+            let is_last = is_first || !held.whole;
+            (held, is_last)
         };
         if !is_last {
-            self.change(|leases| leases.earlier.retain(|earlier| earlier.lease >= lease));
+            self.change(|leases| leases.retain(|earlier| earlier.lease >= lease));
         }
         Some(held)
     }
 
+    /// Holds more of the newest lease, or the first of another.
     pub fn take_over(&self, held: Arc<Held>) {
         self.change(|leases| {
-            leases.earlier.extend(leases.newest.replace(held));
-            let over = leases.earlier.len().saturating_sub(EARLIER_MAX);
-            leases.earlier.drain(..over);
+            leases.retain(|earlier| earlier.lease != held.lease);
+            leases.push(held);
+            let over = leases.len().saturating_sub(EARLIER_MAX + 1);
+            leases.drain(..over);
         });
     }
 
     /// Lets go of everything outside `slice`, in every lease.
     pub fn keep_only(&self, slice: &Slice) {
-        self.change(|leases| {
-            for held in leases.earlier.iter_mut().chain(&mut leases.newest) {
-                *held = Arc::new(held.within(slice));
-            }
-        });
+        self.change(|leases| leases.iter_mut().for_each(|held| *held = Arc::new(held.within(slice))));
     }
 }
 
-/// Verified experts of one model, kept over reconnects.
+/// Verified experts of one model, kept over reconnects, and where more may be found on this machine.
 pub(super) struct Library {
-    source: Source,
-    /// Manifest of the local model, which is read whole for it: once.
-    local: OnceCell<Arc<Manifest>>,
+    weights: Option<LocalWeights>,
+    cache: Option<Arc<Cache>>,
     shelf: Mutex<Shelf>,
 }
 
 #[derive(Default)]
 struct Shelf {
     manifest: Option<Arc<Manifest>>,
-    /// Whether the manifest is the local model's.
-    own: bool,
     experts: HashMap<ExpertId, Arc<Expert>>,
 }
 
 impl Library {
-    pub fn new(source: Source) -> Self {
-        Self { source, local: OnceCell::new(), shelf: Mutex::default() }
+    pub fn new(source: &Source, cache: Option<Arc<Cache>>) -> Self {
+        let weights = match source {
+            Source::Fetch => None,
+            Source::LocalModel(model) => Some(LocalWeights::new(Arc::clone(model))),
+        };
+        Self { weights, cache, shelf: Mutex::default() }
     }
 
-    pub fn source(&self) -> &Source {
-        &self.source
+    /// A model on this machine that may have the same experts.
+    pub fn weights(&self) -> Option<&LocalWeights> {
+        self.weights.as_ref()
+    }
+
+    /// Experts of before on this machine's disk.
+    pub fn cache(&self) -> Option<&Arc<Cache>> {
+        self.cache.as_ref()
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
@@ -142,23 +138,17 @@ impl Library {
         self.shelf().manifest.clone()
     }
 
-    /// The manifest of the local model.
-    pub async fn manifest_of(&self, model: &Arc<Model>) -> Result<Arc<Manifest>, FetchError> {
-        let compute = || async {
-            let model = Arc::clone(model);
-            Ok(Arc::new(spawn_blocking(move || Manifest::of(&model)).await??))
-        };
-        self.local.get_or_try_init(compute).await.cloned()
+    /// Starts over for another model.
+    pub fn set_manifest(&self, manifest: Arc<Manifest>) {
+        *self.shelf() = Shelf { manifest: Some(manifest), experts: HashMap::new() };
     }
 
-    /// Whether the local model is the one that is served.
-    pub fn is_own(&self) -> bool {
-        self.shelf().own
-    }
-
-    /// Starts over for another model; `own` when it is the local one.
-    pub fn set_manifest(&self, manifest: Arc<Manifest>, own: bool) {
-        *self.shelf() = Shelf { manifest: Some(manifest), own, experts: HashMap::new() };
+    /// What is here of a lease's `slice`.
+    pub fn held(&self, lease: u32, slice: &Slice, hidden: usize, whole: bool) -> Held {
+        let shelf = self.shelf();
+        let here = slice.iter().filter_map(|id| Some((id, Arc::clone(shelf.experts.get(&id)?))));
+        let experts: HashMap<ExpertId, Arc<Expert>> = here.collect();
+        Held { lease, slice: experts.keys().copied().collect(), whole, hidden, experts }
     }
 
     /// Every expert on the shelf.
@@ -198,11 +188,11 @@ mod tests {
 
     fn held(lease: u32, last: u16) -> Arc<Held> {
         let slice = (0..=last).map(|expert| ExpertId { layer: 0, expert }).collect();
-        Arc::new(Held { lease, slice, hidden: 32, experts: HashMap::new() })
+        Arc::new(Held { lease, slice, whole: true, hidden: 32, experts: HashMap::new() })
     }
 
     fn known(holdings: &Holdings) -> Vec<u32> {
-        holdings.read().all().map(|held| held.lease).collect()
+        holdings.read().iter().map(|held| held.lease).collect()
     }
 
     #[test]
@@ -216,6 +206,21 @@ mod tests {
         assert!(holdings.of_lease(4).is_some() && holdings.of_lease(3).is_none());
         (5..=40).for_each(|lease| holdings.take_over(held(lease, 3)));
         assert_eq!(known(&holdings).len(), EARLIER_MAX + 1);
+    }
+
+    #[test]
+    fn a_lease_that_is_not_whole_yet_serves_beside_the_one_before() {
+        let holdings = Holdings::default();
+        holdings.take_over(held(1, 3));
+        for last in [0, 1] {
+            let coming = Arc::into_inner(held(2, last)).unwrap();
+            holdings.take_over(Arc::new(Held { whole: false, ..coming }));
+            assert_eq!(holdings.of_lease(2).unwrap().slice.to_string(), format!("0:0-{last}"));
+            assert!(holdings.of_lease(1).is_some());
+        }
+        holdings.take_over(held(2, 4));
+        assert_eq!(known(&holdings), [1, 2]);
+        assert!(holdings.of_lease(2).is_some() && holdings.of_lease(1).is_none());
     }
 
     #[test]

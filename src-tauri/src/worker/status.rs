@@ -57,6 +57,8 @@ pub struct WorkerStatus {
     pub work_bytes: u64,
     /// Work bytes that the hub has signed for in this session.
     pub receipted_work_bytes: u64,
+    /// Why experts are not kept on disk at the moment; serving goes on from memory.
+    pub disk_trouble: Option<String>,
 }
 
 /// Where the worker writes its status; nobody has to read it.
@@ -77,6 +79,15 @@ impl Board {
 
     pub fn serving(&self, slice: String) {
         self.0.send_modify(|s| (s.phase, s.slice) = (Phase::Serving, slice));
+    }
+
+    /// Some of the lease serves while the rest comes.
+    pub fn partly(&self, slice: String) {
+        self.0.send_modify(|s| s.slice = slice);
+    }
+
+    pub fn disk_trouble(&self, trouble: Option<String>) {
+        self.0.send_modify(|s| s.disk_trouble = trouble);
     }
 
     /// The link is gone and with it the lease.

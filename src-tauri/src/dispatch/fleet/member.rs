@@ -114,8 +114,15 @@ impl Member {
     /// The worker holds this much of a lease; whether that is news.
     pub fn verify(&mut self, lease: u32, verified: &Slice) -> bool {
         let Some(leased) = self.leased.as_mut().filter(|leased| leased.number == lease) else { return false };
-        let verified: Slice = verified.iter().filter(|id| leased.slice.contains(*id)).collect();
-        verified != std::mem::replace(&mut leased.verified, verified.clone())
+        let more = verified.iter().filter(|id| leased.slice.contains(*id));
+        let verified: Slice = leased.verified.iter().chain(more).collect();
+        let is_news = verified != leased.verified;
+        if is_news {
+            leased.verified = verified;
+            // However slow its line is, it gets on.
+            leased.until = leased.until.max(Instant::now() + Duration::from_millis(LEASE_EXPIRES_MS));
+        }
+        is_news
     }
 
     /// What it serves now, and under which lease: its confirmed slice, then what is verified of the next one.

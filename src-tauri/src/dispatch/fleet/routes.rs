@@ -18,33 +18,37 @@ pub(in crate::dispatch) struct Holder {
 pub(in crate::dispatch) struct Routes {
     /// The sessions that have a route.
     pub holders: Vec<Holder>,
-    experts: HashMap<ExpertId, usize>,
+    experts: HashMap<ExpertId, Vec<usize>>,
 }
 
 impl Routes {
-    /// Routes to everything that `members` hold; an expert held twice goes to the worker that is to keep it.
+    /// Routes to everything that `members` hold; workers that are to keep an expert come before those that are to give
+    /// it up.
     pub(super) fn to<'a>(members: impl Iterator<Item = &'a Member>) -> Self {
         let mut routes = Self::default();
-        let mut keeps: HashMap<ExpertId, bool> = HashMap::new();
+        let mut leaving = Vec::new();
         for member in members.filter(|m| !m.paused) {
             for (lease, slice) in member.serves() {
                 let index = routes.holders.len();
                 routes.holders.push(Holder { session: Arc::clone(&member.session), lease });
                 for id in slice.iter() {
-                    let keep = member.target.contains(id);
-                    if keep || !keeps.contains_key(&id) {
-                        routes.experts.insert(id, index);
-                        keeps.insert(id, keep);
+                    if member.target.contains(id) {
+                        routes.experts.entry(id).or_default().push(index);
+                    } else {
+                        leaving.push((id, index));
                     }
                 }
             }
         }
+        for (id, index) in leaving {
+            routes.experts.entry(id).or_default().push(index);
+        }
         routes
     }
 
-    /// Index of the holder of an expert.
-    pub fn holder(&self, id: ExpertId) -> Option<usize> {
-        self.experts.get(&id).copied()
+    /// Indices into [`Routes::holders`] of those who hold an expert, preferred ones first; none when nobody does.
+    pub fn holders_of(&self, id: ExpertId) -> &[usize] {
+        self.experts.get(&id).map_or(&[], Vec::as_slice)
     }
 
     /// Experts that have a holder.

@@ -55,7 +55,7 @@ fn holder(fleet: &Fleet, layer: u16) -> Option<(SessionId, u32)> {
 /// Who is asked for a layer's first expert at this moment.
 fn routed(fleet: &Fleet, layer: u16) -> Option<(SessionId, u32)> {
     let routes = fleet.routes();
-    let holder = &routes.holders[routes.holder(ExpertId { layer, expert: 0 })?];
+    let holder = &routes.holders[*routes.holders_of(ExpertId { layer, expert: 0 }).first()?];
     Some((holder.session.opened.session_id, holder.lease))
 }
 
@@ -151,8 +151,9 @@ fn what_a_worker_gives_back_is_not_asked_whatever_lease_it_names() {
     fleet.release(&one.session, &Release { lease: 9, experts: BTreeMap::from([(1, vec![(0, 1)])]) }).unwrap();
     assert_eq!(routed(&fleet, 1), None);
     let routes = fleet.routes();
-    let index = routes.holder(expert(2)).expect("it still holds this one");
-    assert_eq!(routes.holders[index].lease, 1, "under the lease that it confirmed");
+    let holders = routes.holders_of(expert(2));
+    assert_eq!(holders.len(), 1, "it still holds this one");
+    assert_eq!(routes.holders[holders[0]].lease, 1, "under the lease that it confirmed");
 }
 
 #[test]
@@ -302,4 +303,22 @@ fn verified_experts_serve_before_their_lease_is_whole_and_beside_the_slice_of_be
     ready(&fleet, &one.session, 3);
     assert_eq!((holder(&fleet, 0), fleet.settled()), (Some((Hex([1; 16]), 3)), Some(1)));
     assert!(one.lease().is_some());
+}
+
+#[test]
+fn a_slow_line_keeps_its_lease_as_long_as_it_gets_on() {
+    let fleet = fleet();
+    let mut one = Worker::join(&fleet, 1);
+    fleet.catch_up(Instant::now());
+    assert!(one.lease().is_some());
+    let some = |last| {
+        let ready = SliceReady { lease: 1, bytes: 8, experts: BTreeMap::from([(0, vec![(0, last)])]) };
+        fleet.ready(&one.session, &ready).unwrap();
+        fleet.members().by_key.values().next().unwrap().leased.as_ref().unwrap().until
+    };
+    let long = Instant::now() + Duration::from_millis(90_000);
+    fleet.members().by_key.values_mut().for_each(|member| member.leased.as_mut().unwrap().until = Instant::now());
+    assert!(some(1) >= long);
+    let longer = some(2);
+    assert_eq!((some(2), some(0)), (longer, longer), "only more than before counts");
 }

@@ -7,6 +7,27 @@ use super::engine::Pass;
 /// How far ahead of the dots weights are fetched: about the time that memory takes to answer.
 pub(super) const PREFETCH_BYTES: usize = 8 << 10;
 
+/// Bytes that are fetched ahead of some dots, a part now and then: all at once they would keep the dots' own reads
+/// waiting.
+#[derive(Clone, Copy)]
+pub(super) struct Soon<'a> {
+    pub ahead: &'a Ahead<'a>,
+    /// Where the first part begins.
+    pub at: usize,
+    /// From part to part.
+    pub stride: usize,
+    /// Bytes of a part.
+    pub part: usize,
+}
+
+impl Soon<'_> {
+    /// Asks for part `i`.
+    #[inline]
+    pub fn fetch(self, i: usize) {
+        self.ahead.fetch(self.at + i * self.stride, self.part);
+    }
+}
+
 /// What is fetched ahead of the dots: the rest of the pass, then what comes after it.
 pub(super) struct Ahead<'a> {
     own: &'a [u8],

@@ -12,10 +12,13 @@ use super::engine::{Dots, Engine, Pass};
 use crate::kernel::numerics::{OutOfRange, Poison};
 use crate::model::BlockType;
 use crate::types::GateWeight;
+use crate::wire::work::SUPER_BLOCK;
 pub(super) use row::Row;
 
-/// Quantised rows that meet unpacked weights in registers.
-const ROWS_AT_ONCE: usize = 4;
+/// Quantised rows that meet unpacked weights of a K-quant in registers.
+const WIDE_AT_ONCE: usize = 4;
+/// The same for blocks of 32, each of which needs sums of its own.
+const SMALL_AT_ONCE: usize = 2;
 
 /// Proof that this CPU has AVX2.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +46,9 @@ impl Engine for Avx2 {
     }
 
     fn dots(self, pass: &Pass<'_>, xs: &[&Row], out: &mut [i32]) {
-        let n = pass.rows.len();
-        for (xs, out) in xs.chunks(ROWS_AT_ONCE).zip(out.chunks_mut(ROWS_AT_ONCE * n.max(1))) {
+        let n = pass.rows.len().max(1);
+        let at_once = if pass.weights.ty().block().0 == SUPER_BLOCK { WIDE_AT_ONCE } else { SMALL_AT_ONCE };
+        for (xs, out) in xs.chunks(at_once).zip(out.chunks_mut(at_once * n)) {
             // SAFETY: `self` exists only where `detect` found the instructions.
             unsafe {
                 match *xs {

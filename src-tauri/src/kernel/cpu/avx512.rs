@@ -95,11 +95,11 @@ fn is_wide(pass: &Pass<'_>) -> bool {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
 fn dots<const N: usize>(pass: &Pass<'_>, xs: [&Row; N], out: &mut [i32]) {
     match pass.weights.ty() {
-        BlockType::Q4_K => lanes::walk(pass, out, |quads, q, e| k_quants::q4_k(quads, xs, q, e)),
-        BlockType::Q5_K => lanes::walk(pass, out, |quads, q, e| k_quants::q5_k(quads, xs, q, e)),
-        BlockType::Q6_K => lanes::walk(pass, out, |quads, q, e| k_quants::q6_k(quads, xs, q, e)),
-        BlockType::Q4_0 => lanes::walk(pass, out, |quads, q, e| small::q4_0(quads, xs, q, e)),
-        _ => lanes::walk(pass, out, |quads, q, e| small::q8_0(quads, xs, q, e)),
+        BlockType::Q4_K => lanes::walk(pass, out, |quads, q, e, soon| k_quants::q4_k(quads, xs, q, e, soon)),
+        BlockType::Q5_K => lanes::walk(pass, out, |quads, q, e, soon| k_quants::q5_k(quads, xs, q, e, soon)),
+        BlockType::Q6_K => lanes::walk(pass, out, |quads, q, e, soon| k_quants::q6_k(quads, xs, q, e, soon)),
+        BlockType::Q4_0 => lanes::walk(pass, out, |quads, q, e, soon| small::q4_0(quads, xs, q, e, soon)),
+        _ => lanes::walk(pass, out, |quads, q, e, soon| small::q8_0(quads, xs, q, e, soon)),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::model::BlockType;
 use crate::types::GateWeight;
 
 /// Most quantised rows that one pass over a weight row serves.
-pub(in crate::kernel) const ROWS_PER_PASS: usize = 32;
+pub(in crate::kernel) const ROWS_PER_PASS: usize = 64;
 
 /// Least weight rows of a piece that a thread takes.
 const PIECE_ROWS_MIN: usize = 64;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use wgpu::{Adapter, Backend, DeviceType};
 
 use super::surroundings::read_system_file;
+use crate::model::room::memory_free;
 
 /// Share of the free memory that is offered: the rest is for the desktop and for what drivers allocate on their own.
 const OFFER_PERCENT: u64 = 80;
@@ -42,7 +43,7 @@ impl Budget {
         let is_discrete = info.device_type == DeviceType::DiscreteGpu;
         let told = if is_discrete { told.or_used(amd_used(Path::new("/sys"), &info.device_pci_bus_id)) } else { told };
         let shares_host = matches!(info.device_type, DeviceType::IntegratedGpu | DeviceType::Cpu);
-        let host_free_bytes = if shares_host { host_free() } else { None };
+        let host_free_bytes = if shares_host { memory_free() } else { None };
         Self { host_free_bytes, ..told }
     }
 
@@ -136,17 +137,6 @@ fn amd_used(sys: &Path, pci: &str) -> Option<u64> {
     read_system_file(&path)?.trim().parse().ok()
 }
 
-/// What the machine has free (Linux).
-fn host_free() -> Option<u64> {
-    mem_available(&read_system_file(Path::new("/proc/meminfo"))?)
-}
-
-/// Bytes of `MemAvailable` in the text of `/proc/meminfo`.
-fn mem_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,10 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_figures_of_the_operating_system_are_read_as_written() {
-        let meminfo = "MemTotal:       24689764 kB\nMemAvailable:    1024 kB\nBuffers: 3 kB\n";
-        assert_eq!(mem_available(meminfo), Some(1 << 20));
-        assert_eq!(mem_available("MemAvailable: lots"), None);
+    fn the_drivers_figure_is_read_as_written() {
         let sys = tempfile::tempdir().expect("a directory");
         let card = sys.path().join("bus/pci/devices/0000:03:00.0");
         std::fs::create_dir_all(&card).expect("a directory");

@@ -4,36 +4,31 @@ mod hyper;
 mod reader;
 mod value;
 mod words;
+pub(super) mod writer;
 
 use std::path::{Path, PathBuf};
 
 use super::assemble::{self, Container, MtpNames};
 use super::names::{GGUF_QWEN3, GGUF_QWEN35};
 use super::tensors::{ElementType, Tensor, Tensors};
-use super::{Architecture, Data, Model, ModelError, files};
+use super::{Architecture, Data, HyperParameters, Model, ModelError, files};
 use hyper::Metadata;
 use reader::Header;
 use value::Value;
 
 const EMBEDDING: &str = "token_embd.weight";
+/// Key with the number of tensors in all parts.
+const SPLIT_TENSORS: &str = "split.tensors.count";
 /// Tokens that end a turn or a text in both families, whichever of them `eos_token_id` names.
 const END_TOKENS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 
 /// Opens `path` and, when it is one part of a split file, its siblings.
 pub(super) fn open(path: &Path) -> Result<Model, ModelError> {
-    let first = match part_of(path) {
-        Some((stem, _, count)) => part_path(path, stem, 1, count),
-        None => path.to_path_buf(),
-    };
-    let mut parts = vec![(first.display().to_string(), files::map(&first)?)];
-    if let Some((stem, _, count)) = part_of(path) {
-        for number in 2..=count {
-            let part = part_path(path, stem, number, count);
-            parts.push((part.display().to_string(), files::map(&part)?));
-        }
-    }
-    let name = first.file_stem().map_or_else(|| "model".into(), |stem| stem.to_string_lossy().into_owned());
-    read(&name, parts)
+    let paths = part_paths(path);
+    let parts = paths.iter().map(|part| Ok((part.display().to_string(), files::map(part)?)));
+    let parts = parts.collect::<Result<_, ModelError>>()?;
+    let name = paths.first().and_then(|first| first.file_stem());
+    read(&name.map_or_else(|| "model".into(), std::ffi::OsStr::to_string_lossy), parts)
 }
 
 /// Reads a model out of the parts of a file, first part first; `name` stands in where the metadata has none.
@@ -44,16 +39,25 @@ pub(super) fn read(name: &str, parts: Vec<(String, Data)>) -> Result<Model, Mode
     let head = reader::read(file, first)?;
     let metadata = Metadata { file, values: &head.metadata };
     check_split(&metadata, 0, parts.len())?;
+    let total = metadata.optional(SPLIT_TENSORS, "a size", Value::size)?;
     let mut tensors = Tensors::new(file);
     add(file, first, &head, &mut tensors)?;
     for (number, (file, data)) in parts.iter().enumerate().skip(1) {
         let part = reader::read(file, data)?;
-        check_split(&Metadata { file, values: &part.metadata }, number, parts.len())?;
+        let values = Metadata { file, values: &part.metadata };
+        check_split(&values, number, parts.len())?;
+        let here = values.optional(SPLIT_TENSORS, "a size", Value::size)?;
+        if let (Some(total), Some(here)) = (total, here)
+            && here != total
+        {
+            let expected = format!("{total} as in the first part, so that all are parts of one model");
+            return Err(ModelError::field(file, SPLIT_TENSORS, expected, here));
+        }
         add(file, data, &part, &mut tensors)?;
     }
-    let total = metadata.size_or("split.tensors.count", tensors.len())?;
-    if total != tensors.len() {
-        return Err(ModelError::field(file, "split.tensors.count", tensors.len().to_string(), total));
+    if let Some(total) = total.filter(|total| *total != tensors.len()) {
+        let expected = format!("{}, the tensors of all parts", tensors.len());
+        return Err(ModelError::field(file, SPLIT_TENSORS, expected, total));
     }
     model(name, &metadata, &mut tensors)
 }
@@ -61,7 +65,15 @@ pub(super) fn read(name: &str, parts: Vec<(String, Data)>) -> Result<Model, Mode
 fn model(name: &str, metadata: &Metadata, tensors: &mut Tensors) -> Result<Model, ModelError> {
     let vocab_size = tensors.shape(EMBEDDING).and_then(|shape| shape.first().copied()).unwrap_or(0);
     let hyper = hyper::hyper(metadata, vocab_size, end_tokens(metadata)?)?;
-    let container = Container {
+    let weights = assemble::weights(&hyper, &container(&hyper), tensors)?;
+    let name = metadata.text("general.name")?.unwrap_or(name).into();
+    let tokenizer = words::tokenizer(metadata, vocab_size)?;
+    Ok(Model { name, hyper, weights, tokenizer })
+}
+
+/// What GGUF calls the tensors of such a model, and in what form it has them.
+pub(super) fn container(hyper: &HyperParameters) -> Container {
+    Container {
         embedding: EMBEDDING.into(),
         head: "output.weight".into(),
         final_norm: "output_norm.weight".into(),
@@ -82,11 +94,15 @@ fn model(name: &str, metadata: &Metadata, tensors: &mut Tensors) -> Result<Model
                 layer: layer.clone(),
             }
         }),
-    };
-    let weights = assemble::weights(&hyper, &container, tensors)?;
-    let name = metadata.text("general.name")?.unwrap_or(name).into();
-    let tokenizer = words::tokenizer(metadata, vocab_size)?;
-    Ok(Model { name, hyper, weights, tokenizer })
+    }
+}
+
+/// The metadata of the file or of its first part: keys and the bytes of their values, type first.
+pub(super) fn metadata(path: &Path) -> Result<Vec<(String, Vec<u8>)>, ModelError> {
+    let first = part_paths(path).swap_remove(0);
+    let data = files::map(&first)?;
+    let header = reader::read(&first.display().to_string(), &data)?;
+    Ok(header.raw.into_iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect())
 }
 
 fn add(file: &str, data: &Data, header: &Header, tensors: &mut Tensors) -> Result<(), ModelError> {
@@ -103,10 +119,11 @@ fn add(file: &str, data: &Data, header: &Header, tensors: &mut Tensors) -> Resul
 
 /// A part must say that it is number `number` of `count`; a file that says nothing is whole.
 fn check_split(metadata: &Metadata, number: usize, count: usize) -> Result<(), ModelError> {
+    let unnamed = if count == 1 { ", since its name does not end in …-00001-of-00002.gguf" } else { "" };
     for (key, default, expected) in [("split.count", 1, count), ("split.no", 0, number)] {
         let got = metadata.size_or(key, default)?;
         if got != expected {
-            return Err(ModelError::field(metadata.file, key, expected.to_string(), got));
+            return Err(ModelError::field(metadata.file, key, format!("{expected}{unnamed}"), got));
         }
     }
     Ok(())
@@ -138,6 +155,8 @@ fn part_of(path: &Path) -> Option<(&str, usize, usize)> {
     (1 <= number && number <= count).then_some((stem, number, count))
 }
 
-fn part_path(path: &Path, stem: &str, number: usize, count: usize) -> PathBuf {
-    path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"))
+/// The files of the model of which `path` is one, the one with the metadata first; there is one at least.
+pub(super) fn part_paths(path: &Path) -> Vec<PathBuf> {
+    let Some((stem, _, count)) = part_of(path) else { return vec![path.to_path_buf()] };
+    (1..=count).map(|number| path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"))).collect()
 }

@@ -21,6 +21,8 @@ const ALIGNMENT_MAX: u64 = 1 << 16;
 /// A parsed header.
 pub(super) struct Header<'a> {
     pub metadata: BTreeMap<&'a str, Value<'a>>,
+    /// Keys and the bytes of their values, type first, as they stand in the file.
+    pub raw: Vec<(&'a str, &'a [u8])>,
     pub tensors: Vec<Entry<'a>>,
 }
 
@@ -47,9 +49,12 @@ pub(super) fn read<'a>(file: &str, bytes: &'a [u8]) -> Result<Header<'a>, ModelE
     let tensor_count = at.count("tensor count")?;
     let key_count = at.count("metadata count")?;
     let mut metadata = BTreeMap::new();
+    let mut raw = Vec::new();
     for _ in 0..key_count {
         let key = at.name("a key")?;
+        let from = at.at;
         let value = at.value(key)?;
+        raw.push((key, &bytes[from..at.at]));
         if metadata.insert(key, value).is_some() {
             return Err(ModelError::field(file, key, "the key once", "a second value"));
         }
@@ -60,7 +65,7 @@ pub(super) fn read<'a>(file: &str, bytes: &'a [u8]) -> Result<Header<'a>, ModelE
         tensors.push(at.entry()?);
     }
     place(file, bytes.len(), at.at.next_multiple_of(alignment as usize), alignment, &mut tensors)?;
-    Ok(Header { metadata, tensors })
+    Ok(Header { metadata, raw, tensors })
 }
 
 fn alignment(file: &str, metadata: &BTreeMap<&str, Value>) -> Result<u64, ModelError> {

@@ -77,6 +77,11 @@ impl Template {
         Ok(Self(env))
     }
 
+    /// As it was written.
+    pub fn source(&self) -> Result<String, Error> {
+        Ok(self.0.get_template(NAME)?.source().to_owned())
+    }
+
     pub fn render(&self, chat: &Chat<'_>) -> Result<String, Error> {
         let Chat { messages, tools, add_generation_prompt, enable_thinking } = chat;
         let messages: Vec<Value> = messages.iter().map(ChatMessage::value).collect();

@@ -6,6 +6,7 @@
 
 mod byte_level;
 mod chat;
+mod listing;
 mod stream;
 mod vocabulary;
 

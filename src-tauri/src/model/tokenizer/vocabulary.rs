@@ -20,17 +20,24 @@ pub enum Split {
 }
 
 impl Split {
-    /// The split that GGUF calls `name`.
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "qwen35" => Some(Self::Qwen35),
-            "qwen2" => Some(Self::Qwen2),
-            _ => None,
+    /// All that are known.
+    pub(super) const ALL: [Self; 2] = [Self::Qwen35, Self::Qwen2];
+
+    /// What GGUF calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Qwen35 => "qwen35",
+            Self::Qwen2 => "qwen2",
         }
     }
 
+    /// The split that GGUF calls `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|split| split.name() == name)
+    }
+
     /// The pattern of the families' own `tokenizer.json`.
-    fn pattern(self) -> String {
+    pub(super) fn pattern(self) -> String {
         let (letters, marks) = match self {
             Self::Qwen35 => (r"[\p{L}\p{M}]", r"\p{M}"),
             Self::Qwen2 => (r"\p{L}", ""),
@@ -42,10 +49,10 @@ impl Split {
 }
 
 /// What a token is (`tokenizer.ggml.token_type`).
-const NORMAL: i64 = 1;
-const CONTROL: i64 = 3;
-const USER_DEFINED: i64 = 4;
-const UNUSED: i64 = 5;
+pub(super) const NORMAL: i64 = 1;
+pub(super) const CONTROL: i64 = 3;
+pub(super) const USER_DEFINED: i64 = 4;
+pub(super) const UNUSED: i64 = 5;
 
 /// A vocabulary before it is built; index = id.
 pub struct Vocabulary<'a> {

@@ -100,6 +100,8 @@ pub struct HubHello {
     pub manifest: Digest,
     /// What the hub allows.
     pub limits: Limits,
+    /// Whether a wallet that is new here has to show its join code.
+    pub invite_only: bool,
 }
 
 /// The worker's answer.
@@ -122,6 +124,9 @@ pub struct WorkerAuth {
     pub host: String,
     /// Program and version, for people.
     pub agent: String,
+    /// The join code, where the hub takes only those who have one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub invite: Option<String>,
 }
 
 /// The hub's agreement.

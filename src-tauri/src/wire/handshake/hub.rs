@@ -53,6 +53,8 @@ pub struct HubTerms {
     pub manifest: Digest,
     /// What it allows.
     pub limits: Limits,
+    /// Whether a wallet that is new here has to show its join code.
+    pub invite_only: bool,
 }
 
 /// Fresh randomness of one session at the hub.
@@ -101,6 +103,10 @@ pub struct HubSession {
     pub session_key: PublicKey,
     /// Program and version, printable ASCII.
     pub agent: String,
+    /// From hello to answer.
+    pub round_trip: Duration,
+    /// The join code that it showed, unread.
+    pub invite: Option<String>,
     /// Tags frames to the worker.
     pub seal: Seal,
     /// Checks frames from the worker.
@@ -128,6 +134,7 @@ impl HubHandshake {
             x25519: ephemeral.public(),
             manifest: terms.manifest,
             limits: terms.limits,
+            invite_only: terms.invite_only,
         };
         let mut transcript = Transcript::default();
         let frame = transcript.sign(Kind::HubHello, &hello, |parts| identity.key.sign(Context::HubHello, parts))?;
@@ -153,7 +160,8 @@ impl HubHandshake {
         public_hosts: &[String],
         now: Duration,
     ) -> Result<(Frame, HubSession), HandshakeError> {
-        if now.saturating_sub(self.said_at) > ANSWER_WITHIN {
+        let round_trip = now.saturating_sub(self.said_at);
+        if round_trip > ANSWER_WITHIN {
             return Err(HandshakeError::Late { limit_ms: ANSWER_WITHIN.as_millis() as u64 });
         }
         let auth = Transcript::parse::<WorkerAuth>(frame, Kind::WorkerAuth)?;
@@ -170,11 +178,13 @@ impl HubHandshake {
         let welcome = Welcome { session_id: self.session_id, wallet };
         let welcome = self.transcript.sign(Kind::Welcome, &welcome, |parts| self.key.sign(Context::Welcome, parts))?;
         let session = HubSession {
+            round_trip,
             wallet,
             worker_id: auth.worker_id,
             session_id: self.session_id,
             session_key: auth.session_key,
             agent: auth.agent,
+            invite: auth.invite,
             seal: Seal::new(to_worker),
             open: Open::new(to_hub),
         };

@@ -60,6 +60,7 @@ pub struct WorkerHandshake {
     host: String,
     worker_id: WorkerId,
     agent: String,
+    invite: Option<String>,
     random: Option<WorkerRandom>,
     answered: Option<Answered>,
 }
@@ -98,7 +99,13 @@ impl WorkerHandshake {
     #[must_use]
     pub fn new(operators: Vec<PublicKey>, host: &str, worker_id: WorkerId, agent: &str, random: WorkerRandom) -> Self {
         let (host, agent) = (host.to_ascii_lowercase(), agent.to_owned());
-        Self { operators, host, worker_id, agent, random: Some(random), answered: None }
+        Self { operators, host, worker_id, agent, invite: None, random: Some(random), answered: None }
+    }
+
+    /// The same worker with a join code to show to a hub that asks for one.
+    #[must_use]
+    pub fn with_invite(self, invite: Option<String>) -> Self {
+        Self { invite, ..self }
     }
 
     /// Checks the hub's hello and gives the answer to send. The wallet signs only after the hub has proved itself.
@@ -130,6 +137,7 @@ impl WorkerHandshake {
             x25519: ephemeral.public(),
             host: self.host.clone(),
             agent: self.agent.clone(),
+            invite: self.invite.clone().filter(|_| hello.invite_only),
         };
         auth.session_signature = session_signer.sign(Context::SessionKey, &[&possession(frame, &auth)]);
         let answer = transcript.sign(Kind::WorkerAuth, &auth, |parts| {

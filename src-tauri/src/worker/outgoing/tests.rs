@@ -39,7 +39,7 @@ impl AuthSigner for Wallet {
 fn keys() -> (Seal, Open) {
     let operator = KeyPair::from_seed(&[1; 32]);
     let identity = HubIdentity::issued_by(&operator, KeyPair::from_seed(&[2; 32]), u64::MAX);
-    let terms = HubTerms { hub_epoch: 1, manifest: Hex([3; 32]), limits: Limits::default() };
+    let terms = HubTerms { hub_epoch: 1, manifest: Hex([3; 32]), limits: Limits::default(), invite_only: false };
     let random = HubRandom { session_id: [4; 16], nonce: [5; 32], x25519: Zeroizing::new([6; 32]) };
     let (hub, hello) = HubHandshake::hello(&identity, &terms, random, Duration::ZERO).unwrap();
     let random = WorkerRandom { nonce: [7; 32], x25519: Zeroizing::new([8; 32]), session_seed: [9; 32].into() };

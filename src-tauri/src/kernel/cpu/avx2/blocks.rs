@@ -45,11 +45,12 @@ fn k45<const N: usize>(header: &[u8], weights: [__m256i; 8], xs: [&WideUnit; N])
     let six = six_bits(&header[4..16]);
     let factors = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(six));
     let minima = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_srli_si128::<8>(six)));
-    xs.map(|x| Products {
-        scales,
-        total: products(&weights, &x.values, _mm256_mullo_epi16(factors, load_i16(&x.steps))),
-        minimum: _mm256_madd_epi16(minima, load_i16(&x.sums)),
-    })
+    let mut out = [Products::zero(scales); N];
+    for (out, x) in out.iter_mut().zip(xs) {
+        out.total = products(&weights, &x.values, _mm256_mullo_epi16(factors, load_i16(&x.steps)));
+        out.minimum = _mm256_madd_epi16(minima, load_i16(&x.sums));
+    }
+    out
 }
 
 /// Low and high nibbles of 32 bytes.
@@ -63,14 +64,14 @@ fn nibbles(bytes: &[u8]) -> [__m256i; 2] {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn q4_k<const N: usize>(block: &[u8; 144], xs: [&WideUnit; N]) -> [Products; N] {
-    let [a, b, c, d] = [16, 48, 80, 112].map(|at| nibbles(&block[at..]));
+    let [a, b, c, d] = [nibbles(&block[16..]), nibbles(&block[48..]), nibbles(&block[80..]), nibbles(&block[112..])];
     k45(&block[..16], [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]], xs)
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn q5_k<const N: usize>(block: &[u8; 176], xs: [&WideUnit; N]) -> [Products; N] {
-    let [a, b, c, d] = [48, 80, 112, 144].map(|at| nibbles(&block[at..]));
+    let [a, b, c, d] = [nibbles(&block[48..]), nibbles(&block[80..]), nibbles(&block[112..]), nibbles(&block[144..])];
     let mut weights = [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]];
     let mut fifth = load256(&block[16..]);
     for weights in &mut weights {
@@ -99,12 +100,14 @@ pub(super) fn q6_k<const N: usize>(block: &[u8; 210], xs: [&WideUnit; N]) -> [Pr
     let order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     let factors = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(load128(&block[192..]), order));
     let scales = i32::from(u16::from_le_bytes([block[208], block[209]]));
-    xs.map(|x| {
+    let mut out = [Products::zero(scales); N];
+    for (out, x) in out.iter_mut().zip(xs) {
         let total = products(&weights, &x.values, _mm256_mullo_epi16(factors, load_i16(&x.steps)));
         // Weights are stored plus 32.
         let offset = _mm256_slli_epi32::<5>(_mm256_madd_epi16(factors, load_i16(&x.sums)));
-        Products { scales, total: _mm256_sub_epi32(total, offset), minimum: _mm256_setzero_si256() }
-    })
+        out.total = _mm256_sub_epi32(total, offset);
+    }
+    out
 }
 
 #[inline]
@@ -113,11 +116,12 @@ pub(super) fn q8_0<const N: usize>(block: &[u8; 34], xs: [&SmallUnit; N]) -> [Pr
     let weights = load256(&block[2..]);
     let magnitudes = _mm256_abs_epi8(weights);
     let scales = i32::from(u16::from_le_bytes([block[0], block[1]]));
-    xs.map(|x| {
+    let mut out = [Products::zero(scales); N];
+    for (out, x) in out.iter_mut().zip(xs) {
         let pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(load_i8(&x.values), weights));
-        let total = _mm256_madd_epi16(pairs, load_i16(&x.steps));
-        Products { scales, total, minimum: _mm256_setzero_si256() }
-    })
+        out.total = _mm256_madd_epi16(pairs, load_i16(&x.steps));
+    }
+    out
 }
 
 #[inline]
@@ -127,11 +131,12 @@ pub(super) fn q4_0<const N: usize>(block: &[u8; 18], xs: [&SmallUnit; N]) -> [Pr
     let high = _mm_and_si128(_mm_srli_epi16::<4>(bytes), fifteen);
     let weights = _mm256_set_m128i(high, _mm_and_si128(bytes, fifteen));
     let scales = i32::from(u16::from_le_bytes([block[0], block[1]]));
-    xs.map(|x| {
+    let mut out = [Products::zero(scales); N];
+    for (out, x) in out.iter_mut().zip(xs) {
         let pairs = _mm256_maddubs_epi16(weights, load_i8(&x.values));
-        let total = _mm256_madd_epi16(pairs, load_i16(&x.steps));
         // Weights are stored plus 8.
         let bias = _mm256_setr_epi32(x.bias, 0, 0, 0, 0, 0, 0, 0);
-        Products { scales, total: _mm256_sub_epi32(total, bias), minimum: _mm256_setzero_si256() }
-    })
+        out.total = _mm256_sub_epi32(_mm256_madd_epi16(pairs, load_i16(&x.steps)), bias);
+    }
+    out
 }

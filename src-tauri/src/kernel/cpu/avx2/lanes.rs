@@ -64,6 +64,15 @@ pub(super) struct Products {
     pub minimum: __m256i,
 }
 
+impl Products {
+    /// Nothing, under `scales`.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn zero(scales: i32) -> Self {
+        Self { scales, total: _mm256_setzero_si256(), minimum: _mm256_setzero_si256() }
+    }
+}
+
 /// Sums of the eight lanes of each of four vectors.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -126,8 +135,12 @@ pub(super) fn walk<const B: usize, const N: usize, U>(
             let mut scales = [0i32; 8];
             for (i, blocks) in pair.iter().enumerate() {
                 for u in 0..present {
-                    let units = xs.map(|x| &x.units[start + u]);
-                    for (a, products) in products(&blocks[start + u], units).into_iter().enumerate() {
+                    let mut units = [&xs[0].units[start + u]; N];
+                    for (unit, x) in units.iter_mut().zip(&xs) {
+                        *unit = &x.units[start + u];
+                    }
+                    let products = products(&blocks[start + u], units);
+                    for (a, products) in products.into_iter().enumerate() {
                         totals[a][i][u] = products.total;
                         minima[a][i][u] = products.minimum;
                         scales[4 * i + u] = products.scales;

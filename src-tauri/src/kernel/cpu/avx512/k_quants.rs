@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use super::lanes::{Quads, load_four, load_i8, load_i16, load_i32, load256, load512, scales};
 use super::lanes::{sum_across, sum_within, term, transpose};
 use super::row::{Row, WideQuad};
+use crate::kernel::cpu::ahead::Soon;
 
 /// Which of 32 multipliers the packed products of vectors 2p and 2p + 1 of a super-block meet.
 const fn packed_order(blocks: [[i16; 4]; 2], first: i16) -> [i16; 32] {
@@ -67,27 +68,39 @@ fn factor_sums(factors: __m512i, x: &WideQuad) -> __m512i {
 /// Terms of a quad of Q4_K.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-pub(super) fn q4_k<const N: usize>(quads: Quads<'_, 144>, xs: [&Row; N], q: usize, exponents: __m512i) -> [__m512i; N] {
-    k45(quads, xs, q, exponents, |block| {
+pub(super) fn q4_k<const N: usize>(
+    quads: Quads<'_, 144>,
+    xs: [&Row; N],
+    q: usize,
+    exponents: __m512i,
+    soon: Soon<'_>,
+) -> [__m512i; N] {
+    k45(quads, xs, q, exponents, soon, |block| {
         let (low, fifteen) = ([load512(&block[16..]), load512(&block[80..])], _mm512_set1_epi8(15));
-        let high = low.map(|v| _mm512_and_si512(_mm512_srli_epi16::<4>(v), fifteen));
-        let low = low.map(|v| _mm512_and_si512(v, fifteen));
-        [low[0], high[0], low[1], high[1]]
+        let high = |v| _mm512_and_si512(_mm512_srli_epi16::<4>(v), fifteen);
+        let plain = |v| _mm512_and_si512(v, fifteen);
+        [plain(low[0]), high(low[0]), plain(low[1]), high(low[1])]
     })
 }
 
 /// Terms of a quad of Q5_K.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-pub(super) fn q5_k<const N: usize>(quads: Quads<'_, 176>, xs: [&Row; N], q: usize, exponents: __m512i) -> [__m512i; N] {
-    k45(quads, xs, q, exponents, |block| {
+pub(super) fn q5_k<const N: usize>(
+    quads: Quads<'_, 176>,
+    xs: [&Row; N],
+    q: usize,
+    exponents: __m512i,
+    soon: Soon<'_>,
+) -> [__m512i; N] {
+    k45(quads, xs, q, exponents, soon, |block| {
         let fifth = _mm512_broadcast_i64x4(load256(&block[16..]));
         let nibbles = [load512(&block[48..]), load512(&block[112..])];
         let (fifteen, all) = (_mm512_set1_epi8(15), _mm512_set1_epi8(31));
         // Bit b of a byte belongs to block b; it moves to bit 4, in each half for that half's block.
         let merge = |nibbles, fifth| _mm512_and_si512(_mm512_ternarylogic_epi32::<0xca>(fifteen, nibbles, fifth), all);
         let halves = |low, high| _mm512_set_epi64(high, high, high, high, low, low, low, low);
-        let high = nibbles.map(|v| _mm512_srli_epi16::<4>(v));
+        let high = [_mm512_srli_epi16::<4>(nibbles[0]), _mm512_srli_epi16::<4>(nibbles[1])];
         [
             merge(nibbles[0], _mm512_sllv_epi64(fifth, halves(4, 2))),
             merge(high[0], _mm512_sllv_epi64(fifth, halves(3, 1))),
@@ -105,14 +118,19 @@ fn k45<const B: usize, const N: usize>(
     xs: [&Row; N],
     q: usize,
     exponents: __m512i,
+    soon: Soon<'_>,
     unpack: impl Fn(&[u8; B]) -> [__m512i; 4],
 ) -> [__m512i; N] {
     let zero = _mm512_setzero_si512();
     let xs = xs.map(|x| &x.wide[q]);
-    let headers = quads.map(|blocks| load_four(blocks, 0));
+    let mut headers = [zero; 4];
+    for (header, blocks) in headers.iter_mut().zip(quads) {
+        *header = load_four(blocks, 0);
+    }
     let mut totals = [[zero; 4]; N];
     let mut minima = [[zero; 4]; N];
     for r in 0..4 {
+        soon.fetch(r);
         let six = six_bits(headers[r]);
         let (factors, mins) = (_mm512_unpacklo_epi8(six, six), _mm512_unpackhi_epi8(six, six));
         let pairs = [
@@ -136,22 +154,31 @@ fn k45<const B: usize, const N: usize>(
     let both = _mm512_unpacklo_epi64(_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
     let scale = scales(_mm512_and_si512(both, _mm512_set1_epi32(0xffff)));
     let min_scale = scales(_mm512_srli_epi32::<16>(both));
-    std::array::from_fn(|a| {
-        let (up, down) = (load_i32(&xs[a].up), _mm512_add_epi32(load_i32(&xs[a].down), exponents));
+    let mut terms = [zero; N];
+    for (a, x) in xs.into_iter().enumerate() {
+        let (up, down) = (load_i32(&x.up), _mm512_add_epi32(load_i32(&x.down), exponents));
         let positive = term(scale, transpose(sum_across(totals[a])), up, down);
-        _mm512_sub_epi32(positive, term(min_scale, sum_within(minima[a]), up, down))
-    })
+        terms[a] = _mm512_sub_epi32(positive, term(min_scale, sum_within(minima[a]), up, down));
+    }
+    terms
 }
 
 /// Terms of a quad of Q6_K.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-pub(super) fn q6_k<const N: usize>(quads: Quads<'_, 210>, xs: [&Row; N], q: usize, exponents: __m512i) -> [__m512i; N] {
+pub(super) fn q6_k<const N: usize>(
+    quads: Quads<'_, 210>,
+    xs: [&Row; N],
+    q: usize,
+    exponents: __m512i,
+    soon: Soon<'_>,
+) -> [__m512i; N] {
     let zero = _mm512_setzero_si512();
     let xs = xs.map(|x| &x.wide[q]);
     let mut totals = [[zero; 4]; N];
     let mut offsets = [[zero; 4]; N];
     for r in 0..4 {
+        soon.fetch(r);
         let factors = load_four(quads[r], 192);
         let unsigned = _mm512_xor_si512(factors, _mm512_set1_epi8(-128));
         let pairs = [
@@ -171,15 +198,18 @@ pub(super) fn q6_k<const N: usize>(quads: Quads<'_, 210>, xs: [&Row; N], q: usiz
             offsets[a][r] = factor_sums(unsigned, xs[a]);
         }
     }
-    let [a, b, c, d] = quads.map(|blocks| load_four(blocks, 194));
+    let [a, b, c, d] =
+        [load_four(quads[0], 194), load_four(quads[1], 194), load_four(quads[2], 194), load_four(quads[3], 194)];
     let both = _mm512_unpackhi_epi64(_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
     let scale = scales(_mm512_srli_epi32::<16>(both));
-    std::array::from_fn(|a| {
-        let (up, down) = (load_i32(&xs[a].up), _mm512_add_epi32(load_i32(&xs[a].down), exponents));
+    let mut terms = [zero; N];
+    for (a, x) in xs.into_iter().enumerate() {
+        let (up, down) = (load_i32(&x.up), _mm512_add_epi32(load_i32(&x.down), exponents));
         // Weights are stored plus 32, and the factors of that correction were read plus 128.
-        let offset = _mm512_sub_epi32(_mm512_slli_epi32::<5>(sum_within(offsets[a])), load_i32(&xs[a].bias));
-        term(scale, _mm512_sub_epi32(transpose(sum_across(totals[a])), offset), up, down)
-    })
+        let offset = _mm512_sub_epi32(_mm512_slli_epi32::<5>(sum_within(offsets[a])), load_i32(&x.bias));
+        terms[a] = term(scale, _mm512_sub_epi32(transpose(sum_across(totals[a])), offset), up, down);
+    }
+    terms
 }
 
 /// The weights of a Q6_K super-block plus 32: 0..=63, in natural order.

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::kernel::cpu::ahead::{Ahead, PREFETCH_BYTES};
+use crate::kernel::cpu::ahead::{Ahead, PREFETCH_BYTES, Soon};
 use crate::kernel::cpu::engine::Pass;
 
 /// 64 bytes.
@@ -160,7 +160,7 @@ pub(super) type Quads<'a, const B: usize> = [&'a [[u8; B]; 4]; 4];
 pub(super) fn walk<const B: usize, const N: usize>(
     pass: &Pass<'_>,
     out: &mut [i32],
-    terms: impl Fn(Quads<'_, B>, usize, __m512i) -> [__m512i; N],
+    terms: impl Fn(Quads<'_, B>, usize, __m512i, Soon<'_>) -> [__m512i; N],
 ) {
     let Pass { weights, rows, .. } = pass;
     let (count, ahead) = (rows.len(), Ahead::new(pass));
@@ -174,8 +174,8 @@ pub(super) fn walk<const B: usize, const N: usize>(
         let mut sums = [_mm512_setzero_si512(); N];
         let at = r * weights.row(row(0)).len() + PREFETCH_BYTES;
         for (q, (((a, b), c), d)) in qa.iter().zip(qb).zip(qc).zip(qd).enumerate() {
-            ahead.fetch(at + q * 16 * B, 16 * B);
-            let terms = terms([a, b, c, d], q, exponents);
+            let soon = Soon { ahead: &ahead, at: at + q * 16 * B, stride: 4 * B, part: 4 * B };
+            let terms = terms([a, b, c, d], q, exponents, soon);
             for (sum, term) in sums.iter_mut().zip(terms) {
                 *sum = _mm512_add_epi32(*sum, term);
             }
@@ -185,7 +185,8 @@ pub(super) fn walk<const B: usize, const N: usize>(
             for (padded, tail) in padded.iter_mut().zip([ta, tb, tc, td]) {
                 padded[..tail.len()].copy_from_slice(tail);
             }
-            let terms = terms(padded.each_ref(), qa.len(), exponents);
+            let soon = Soon { ahead: &ahead, at: at + qa.len() * 16 * B, stride: 0, part: 0 };
+            let terms = terms(padded.each_ref(), qa.len(), exponents, soon);
             for (sum, term) in sums.iter_mut().zip(terms) {
                 *sum = _mm512_add_epi32(*sum, term);
             }

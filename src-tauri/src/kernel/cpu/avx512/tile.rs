@@ -11,13 +11,15 @@ use std::arch::x86_64::*;
 
 use super::lanes::{load_i8, load_i16, load_i32};
 use super::row::{Row, Steps};
-use crate::kernel::cpu::ahead::Ahead;
+use crate::kernel::cpu::ahead::{Ahead, Soon};
 use crate::kernel::cpu::engine::{Pass, ROWS_PER_PASS};
 use crate::model::BlockType;
 use unpack::unpack;
 
 /// Weight rows of a tile.
 pub(super) const LANES: usize = 16;
+/// Steps of a super-block.
+const STEPS: usize = 16;
 
 /// One super-block of sixteen weight rows, a row per lane.
 #[repr(C, align(64))]
@@ -65,81 +67,131 @@ impl Tile {
 pub(super) fn dots(pass: &Pass<'_>, xs: &[&Row], out: &mut [i32]) {
     let Pass { weights, rows, .. } = pass;
     let (count, ty, ahead) = (rows.len(), weights.ty(), Ahead::new(pass));
-    let mut tile = Tile::EMPTY;
-    for first in (0..count).step_by(LANES) {
+    let blocks = weights.cols().div_ceil(256);
+    let (all_bytes, row_bytes) = (weights.bytes(), weights.bytes().len() / weights.rows().max(1));
+    let mut tiles = [Tile::EMPTY; 2];
+    for first in (0..count).step_by(2 * LANES) {
+        // The second tile is left out when the first one covers what is left.
+        let tiles = if count - first > LANES { &mut tiles[..] } else { &mut tiles[..1] };
+        let mut sums = [[[0i32; LANES]; 2]; ROWS_PER_PASS];
         // Missing rows repeat the last one.
         let row = |lane: usize| rows.start + (first + lane).min(count - 1);
-        let bytes: [&[u8]; LANES] = std::array::from_fn(|lane| weights.row(row(lane)));
-        let exponents: [i32; LANES] = std::array::from_fn(|lane| i32::from(weights.exponents()[row(lane)]));
-        let tile_bytes = LANES * bytes[0].len();
-        let mut sums = [[0i32; LANES]; ROWS_PER_PASS];
-        let blocks = weights.cols().div_ceil(256);
+        let bytes: [[&[u8]; LANES]; 2] = std::array::from_fn(|t| {
+            std::array::from_fn(|lane| &all_bytes[row(t * LANES + lane) * row_bytes..][..row_bytes])
+        });
+        let exponents: [[i32; LANES]; 2] =
+            std::array::from_fn(|t| std::array::from_fn(|lane| i32::from(weights.exponents()[row(t * LANES + lane)])));
         for block in 0..blocks {
-            unpack(ty, &bytes, block, load_i32(&exponents), &mut tile);
-            // The next tile's bytes, a share with every super-block of this one.
-            let share = tile_bytes / blocks;
-            ahead.fetch((first / LANES + 1) * tile_bytes + block * share, share);
-            let mut done = 0;
-            while done < xs.len() {
-                let sums = &mut sums[done..];
-                done += match xs[done..] {
-                    [a, b, c, d, e, f, g, h, ..] => some(ty, &tile, [a, b, c, d, e, f, g, h], block, sums),
-                    [a, b, c, d, ..] => some(ty, &tile, [a, b, c, d], block, sums),
-                    [a, b, ..] => some(ty, &tile, [a, b], block, sums),
-                    [a] => some(ty, &tile, [a], block, sums),
-                    [] => break,
-                };
+            for ((tile, bytes), exponents) in tiles.iter_mut().zip(&bytes).zip(&exponents) {
+                unpack(ty, bytes, block, load_i32(exponents), tile);
+            }
+            // The next super-block of these rows is asked for, or the first one of the next rows: a whole row ahead would
+            // push out what is needed before it.
+            let (lanes, block_bytes) = (tiles.len() * LANES, row_bytes / blocks);
+            let (row, there) = if block + 1 < blocks { (first, block + 1) } else { (first + lanes, 0) };
+            let at = row * row_bytes + there * block_bytes;
+            let soon = Soon { ahead: &ahead, at, stride: row_bytes, part: block_bytes };
+            match tiles {
+                [a, b] => all(ty, [a, b], xs, block, soon, &mut sums),
+                [a, ..] => all(ty, [a], xs, block, soon, &mut sums),
+                [] => {}
             }
         }
-        let present = (count - first).min(LANES);
         for (sums, out) in sums.iter().zip(out.chunks_exact_mut(count)) {
-            out[first..first + present].copy_from_slice(&sums[..present]);
+            let present = (count - first).min(2 * LANES);
+            out[first..first + present].copy_from_slice(&sums.as_flattened()[..present]);
         }
     }
 }
 
-/// Adds one super-block's terms for N rows; returns N.
+/// Adds one super-block's terms of all rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-fn some<const N: usize>(ty: BlockType, tile: &Tile, xs: [&Row; N], block: usize, sums: &mut [[i32; LANES]]) -> usize {
+fn all<const T: usize>(
+    ty: BlockType,
+    tiles: [&Tile; T],
+    xs: &[&Row],
+    block: usize,
+    soon: Soon<'_>,
+    sums: &mut [[[i32; LANES]; 2]; ROWS_PER_PASS],
+) {
+    // Every group of four rows asks for its share of what comes next.
+    let share = (T * LANES).div_ceil(STEPS * xs.len().div_ceil(4));
+    for ((xs, sums), group) in xs.chunks(4).zip(sums.chunks_mut(4)).zip(0..) {
+        let fetch = |step: usize| (0..share).for_each(|i| soon.fetch((group * STEPS + step) * share + i));
+        match *xs {
+            [a, b, c, d, ..] => some(ty, tiles, [a, b, c, d], block, fetch, sums),
+            [a, b, c] => some(ty, tiles, [a, b, c], block, fetch, sums),
+            [a, b] => some(ty, tiles, [a, b], block, fetch, sums),
+            [a] => some(ty, tiles, [a], block, fetch, sums),
+            [] => {}
+        }
+    }
+}
+
+/// Adds one super-block's terms for N rows; `fetch` is called [`STEPS`] times.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
+fn some<const T: usize, const N: usize>(
+    ty: BlockType,
+    tiles: [&Tile; T],
+    xs: [&Row; N],
+    block: usize,
+    fetch: impl Fn(usize),
+    sums: &mut [[[i32; LANES]; 2]],
+) {
     let xs = xs.map(|x| &x.steps[block]);
     let terms = match ty {
-        BlockType::Q4_K | BlockType::Q5_K => with_minima(tile, xs),
-        BlockType::Q6_K => six(tile, xs),
-        _ => small(tile, xs),
+        BlockType::Q4_K | BlockType::Q5_K => with_minima(tiles, xs, fetch),
+        BlockType::Q6_K => six(tiles, xs, fetch),
+        _ => small(tiles, xs, fetch),
     };
-    for (sums, term) in sums.iter_mut().zip(terms) {
-        let sum = _mm512_add_epi32(load_i32(sums), term);
-        #[expect(unsafe_code, reason = "a store")]
-        // SAFETY: sixteen i32 are 64 bytes.
-        unsafe {
-            _mm512_storeu_si512(sums.as_mut_ptr().cast(), sum);
+    for (sums, terms) in sums.iter_mut().zip(terms) {
+        for (sums, term) in sums.iter_mut().zip(terms) {
+            let sum = _mm512_add_epi32(load_i32(sums), term);
+            #[expect(unsafe_code, reason = "a store")]
+            // SAFETY: sixteen i32 are 64 bytes.
+            unsafe {
+                _mm512_storeu_si512(sums.as_mut_ptr().cast(), sum);
+            }
         }
     }
-    N
 }
 
-/// `Σ weight · q` of sixteen weights of every row, for N quantised rows.
+/// `s · Σ weight · q` of sixteen weights of every row of T tiles, for N quantised rows; the sums start at what the
+/// weights' offset adds, less.
+///
+/// A quantised value is read once for all tiles and a weight once for all quantised rows: reading is what limits this.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-fn sixteen<const N: usize>(tile: &Tile, xs: [&Steps; N], step: usize) -> [__m512i; N] {
-    let mut sums = xs.map(|x| _mm512_set1_epi32(x.starts[step]));
-    for (four, weights) in tile.weights[step].iter().enumerate() {
-        let weights = load_i8(weights);
-        for (sum, x) in sums.iter_mut().zip(xs) {
-            *sum = _mm512_dpbusd_epi32(*sum, weights, _mm512_set1_epi32(x.values[step][four]));
+fn stepped<const T: usize, const N: usize, const OFFSET: bool>(
+    tiles: [&Tile; T],
+    xs: [&Steps; N],
+    step: usize,
+) -> [[__m512i; T]; N] {
+    let mut sums = [[_mm512_setzero_si512(); T]; N];
+    if OFFSET {
+        for (sums, x) in sums.iter_mut().zip(xs) {
+            *sums = [_mm512_set1_epi32(x.starts[step]); T];
         }
     }
-    sums
-}
-
-/// The same, times the row's step.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-fn stepped<const N: usize>(tile: &Tile, xs: [&Steps; N], step: usize) -> [__m512i; N] {
-    let mut sums = sixteen(tile, xs, step);
-    for (sum, x) in sums.iter_mut().zip(xs) {
-        *sum = _mm512_mullo_epi32(*sum, _mm512_set1_epi32(x.steps[step]));
+    for four in 0..4 {
+        let mut weights = [_mm512_setzero_si512(); T];
+        for (weights, tile) in weights.iter_mut().zip(tiles) {
+            *weights = load_i8(&tile.weights[step][four]);
+        }
+        for (sums, x) in sums.iter_mut().zip(xs) {
+            let values = _mm512_set1_epi32(x.values[step][four]);
+            for (sum, weights) in sums.iter_mut().zip(weights) {
+                *sum = _mm512_dpbusd_epi32(*sum, weights, values);
+            }
+        }
+    }
+    for (sums, x) in sums.iter_mut().zip(xs) {
+        let s = _mm512_set1_epi32(x.steps[step]);
+        for sum in sums {
+            *sum = _mm512_mullo_epi32(*sum, s);
+        }
     }
     sums
 }
@@ -162,50 +214,85 @@ fn term(scale: &Scale, total: __m512i, x: &Steps) -> __m512i {
 /// Terms of Q4_K and Q5_K, whose factors are for 32 weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-fn with_minima<const N: usize>(tile: &Tile, xs: [&Steps; N]) -> [__m512i; N] {
-    let mut totals = [_mm512_setzero_si512(); N];
-    let mut minima = [_mm512_setzero_si512(); N];
+fn with_minima<const T: usize, const N: usize>(
+    tiles: [&Tile; T],
+    xs: [&Steps; N],
+    fetch: impl Fn(usize),
+) -> [[__m512i; T]; N] {
+    let mut totals = [[_mm512_setzero_si512(); T]; N];
     for pair in 0..8 {
-        let (first, second) = (stepped(tile, xs, 2 * pair), stepped(tile, xs, 2 * pair + 1));
-        let factors = load_i32(&tile.factors[2 * pair]);
-        let mins = load_i16(&tile.minima[pair]);
-        for a in 0..N {
-            let both = _mm512_add_epi32(first[a], second[a]);
-            totals[a] = _mm512_add_epi32(totals[a], _mm512_mullo_epi32(both, factors));
-            minima[a] = _mm512_dpwssd_epi32(minima[a], mins, _mm512_set1_epi32(xs[a].sums[pair]));
+        fetch(2 * pair);
+        fetch(2 * pair + 1);
+        let first = stepped::<T, N, false>(tiles, xs, 2 * pair);
+        let second = stepped::<T, N, false>(tiles, xs, 2 * pair + 1);
+        for t in 0..T {
+            let factors = load_i32(&tiles[t].factors[2 * pair]);
+            for a in 0..N {
+                let both = _mm512_add_epi32(first[a][t], second[a][t]);
+                totals[a][t] = _mm512_add_epi32(totals[a][t], _mm512_mullo_epi32(both, factors));
+            }
         }
     }
-    std::array::from_fn(|a| {
-        let positive = term(&tile.scales[0], totals[a], xs[a]);
-        _mm512_sub_epi32(positive, term(&tile.min_scale, minima[a], xs[a]))
-    })
+    let mut minima = [[_mm512_setzero_si512(); T]; N];
+    for pair in 0..8 {
+        for (minima, x) in minima.iter_mut().zip(xs) {
+            let sums = _mm512_set1_epi32(x.sums[pair]);
+            for (minima, tile) in minima.iter_mut().zip(tiles) {
+                *minima = _mm512_dpwssd_epi32(*minima, load_i16(&tile.minima[pair]), sums);
+            }
+        }
+    }
+    for (a, x) in xs.into_iter().enumerate() {
+        for (t, tile) in tiles.into_iter().enumerate() {
+            let positive = term(&tile.scales[0], totals[a][t], x);
+            totals[a][t] = _mm512_sub_epi32(positive, term(&tile.min_scale, minima[a][t], x));
+        }
+    }
+    totals
 }
 
 /// Terms of Q6_K, whose factors are for sixteen weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-fn six<const N: usize>(tile: &Tile, xs: [&Steps; N]) -> [__m512i; N] {
-    let mut totals = [_mm512_setzero_si512(); N];
+fn six<const T: usize, const N: usize>(tiles: [&Tile; T], xs: [&Steps; N], fetch: impl Fn(usize)) -> [[__m512i; T]; N] {
+    let mut totals = [[_mm512_setzero_si512(); T]; N];
     for step in 0..16 {
-        let factors = load_i32(&tile.factors[step]);
-        let sums = stepped(tile, xs, step);
-        for (total, sum) in totals.iter_mut().zip(sums) {
-            *total = _mm512_add_epi32(*total, _mm512_mullo_epi32(sum, factors));
+        fetch(step);
+        let sums = stepped::<T, N, true>(tiles, xs, step);
+        for t in 0..T {
+            let factors = load_i32(&tiles[t].factors[step]);
+            for a in 0..N {
+                totals[a][t] = _mm512_add_epi32(totals[a][t], _mm512_mullo_epi32(sums[a][t], factors));
+            }
         }
     }
-    std::array::from_fn(|a| term(&tile.scales[0], totals[a], xs[a]))
+    for (a, x) in xs.into_iter().enumerate() {
+        for (t, tile) in tiles.into_iter().enumerate() {
+            totals[a][t] = term(&tile.scales[0], totals[a][t], x);
+        }
+    }
+    totals
 }
 
 /// Terms of Q8_0 and Q4_0: a scale for every 32 weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vnni")]
-fn small<const N: usize>(tile: &Tile, xs: [&Steps; N]) -> [__m512i; N] {
-    let mut terms = [_mm512_setzero_si512(); N];
-    for (unit, scale) in tile.scales.iter().enumerate() {
-        let (first, second) = (stepped(tile, xs, 2 * unit), stepped(tile, xs, 2 * unit + 1));
-        for a in 0..N {
-            let total = _mm512_add_epi32(first[a], second[a]);
-            terms[a] = _mm512_add_epi32(terms[a], term(scale, total, xs[a]));
+fn small<const T: usize, const N: usize>(
+    tiles: [&Tile; T],
+    xs: [&Steps; N],
+    fetch: impl Fn(usize),
+) -> [[__m512i; T]; N] {
+    let mut terms = [[_mm512_setzero_si512(); T]; N];
+    for unit in 0..8 {
+        fetch(2 * unit);
+        fetch(2 * unit + 1);
+        let first = stepped::<T, N, true>(tiles, xs, 2 * unit);
+        let second = stepped::<T, N, true>(tiles, xs, 2 * unit + 1);
+        for (a, x) in xs.into_iter().enumerate() {
+            for (t, tile) in tiles.into_iter().enumerate() {
+                let total = _mm512_add_epi32(first[a][t], second[a][t]);
+                terms[a][t] = _mm512_add_epi32(terms[a][t], term(&tile.scales[unit], total, x));
+            }
         }
     }
     terms

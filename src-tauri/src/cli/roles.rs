@@ -1,0 +1,130 @@
+//! Flags of the server roles; `config` puts them together with the file and the defaults.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{AdmissionMode, ApiFlags, ExpertFlags, exact_type};
+use crate::model::BlockType;
+use crate::types::PublicKey;
+
+/// The server roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Runs the model and serves completions.
+    Backbone,
+    /// Owns the workers' sessions and meters them.
+    Hub,
+    /// Public TLS end: splices workers to the hub, credits wallets.
+    Gateway,
+    /// Computes experts for pay.
+    Worker,
+}
+
+/// Flags of the server roles; each one overrides its key in `kvasir.toml`.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Server roles")]
+pub struct RoleFlags {
+    /// Configuration file; one table per role.
+    #[arg(long, env = "KVASIR_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Directory for keys, ledgers and receipts of this role.
+    #[arg(long, env = "KVASIR_STATE")]
+    pub state: Option<PathBuf>,
+    /// Address to listen on (backbone: for hubs; hub: for gateways; gateway: for workers and the public).
+    #[arg(long)]
+    pub listen: Option<SocketAddr>,
+    /// Listen on an address that the whole network reaches, although hub and backbone should not be public.
+    #[arg(long)]
+    pub allow_public: bool,
+    /// backbone: model file (.gguf) or directory (safetensors); worker: as --weights.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// backbone, worker: quantise a float model's routed experts in memory: q8_0, q6_k, q5_k, q4_k or q4_0.
+    #[arg(long, value_name = "TYPE", value_parser = exact_type)]
+    pub experts: Option<BlockType>,
+    /// Flags of the backbone's API.
+    #[command(flatten)]
+    pub api: ApiFlags,
+    /// Flags about experts.
+    #[command(flatten)]
+    pub holding: ExpertFlags,
+    /// hub: address where the backbone listens for hubs.
+    #[arg(long)]
+    pub backbone: Option<SocketAddr>,
+    /// hub, gateway: host name that workers dial (repeatable); a worker that was sent to another host is refused.
+    #[arg(long = "public-host")]
+    pub public_hosts: Vec<String>,
+    /// hub: whose workers are taken.
+    #[arg(long, value_enum)]
+    pub admission: Option<AdmissionMode>,
+    /// hub: wallet whose workers are always taken, unless it is banned (repeatable).
+    #[arg(long = "allow", value_name = "WALLET")]
+    pub allowed: Vec<PublicKey>,
+    /// gateway: address of a hub (repeatable).
+    #[arg(long = "hub")]
+    pub hubs: Vec<SocketAddr>,
+    /// hub, gateway: where accounts are kept, e.g. sqlite:ledger.db.
+    #[arg(long, env = "KVASIR_LEDGER")]
+    pub ledger: Option<String>,
+    /// gateway: PEM file with the certificate chain.
+    #[arg(long, requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// gateway: PEM file with the certificate's private key.
+    #[arg(long, requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// gateway: a certificate authority of its own in the state directory (made when missing), for trials on one network.
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub tls_trial: bool,
+    /// worker: gateway to dial, e.g. wss://gateway.example (repeatable, tried in order).
+    #[arg(long = "gateway", env = "KVASIR_GATEWAY")]
+    pub gateways: Vec<String>,
+    /// worker: public key of an operator whose hubs are trusted (repeatable).
+    #[arg(long = "operator", env = "KVASIR_OPERATOR")]
+    pub operators: Vec<PublicKey>,
+    /// worker: join code, or file with one: gateways, operator and certificate authority of a network in one text.
+    #[arg(long, env = "KVASIR_JOIN")]
+    pub join: Option<String>,
+    /// worker: PEM file with an additional certificate authority.
+    #[arg(long)]
+    pub ca: Option<PathBuf>,
+    /// worker: memory for experts, e.g. 4GiB; without it a GPU gives what it has free, a CPU 2GiB.
+    #[arg(long)]
+    pub memory: Option<String>,
+    /// worker: what computes.
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+    /// worker: which GPU.
+    #[command(flatten)]
+    pub gpu: GpuFlags,
+    /// Key file of this server towards our own other servers (made when missing).
+    #[arg(long)]
+    pub peer_key: Option<PathBuf>,
+    /// Public key of another server of ours that may connect or is dialled (repeatable).
+    #[arg(long = "peer")]
+    pub peers: Vec<PublicKey>,
+}
+
+/// What computes experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// This machine's CPU.
+    Cpu,
+    /// A GPU; an error when there is none.
+    Gpu,
+    /// A GPU if there is one, else the CPU.
+    Auto,
+}
+
+/// Which GPU, where a GPU computes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct GpuFlags {
+    /// Part of the GPU's name or identity, as `kvasir gpu` shows them; the best one when absent.
+    #[arg(long = "gpu", value_name = "NAME")]
+    pub name: Option<String>,
+    /// Take a GPU that is a program on the CPU, too: for tests, since it is slower than the CPU itself.
+    #[arg(long)]
+    pub allow_software: bool,
+}

@@ -1,0 +1,73 @@
+//! What a gateway is told.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::{ConfigError, File, GATEWAY_LISTEN, HUB_LISTEN, Peers, ledger_url, list, peers, state};
+use crate::cli::RoleFlags;
+
+/// How the gateway proves its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tls {
+    /// From PEM files.
+    Files {
+        /// Certificate chain.
+        cert: PathBuf,
+        /// Private key.
+        key: PathBuf,
+    },
+    /// A throw-away authority kept in the state directory.
+    Trial,
+}
+
+/// `--headless gateway`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gateway {
+    /// For workers and the public.
+    pub listen: SocketAddr,
+    /// Hubs.
+    pub hubs: Vec<SocketAddr>,
+    /// Host names that workers may have dialled and that a trial certificate is for; empty = any.
+    pub public_hosts: Vec<String>,
+    /// Certificates.
+    pub tls: Tls,
+    /// Trial certificates and accounts.
+    pub state: PathBuf,
+    /// Accounts.
+    pub ledger: String,
+    /// Keys.
+    pub peers: Peers,
+}
+
+impl Gateway {
+    /// The gateway's configuration.
+    ///
+    /// # Errors
+    /// What is missing or makes no sense.
+    pub fn new(flags: &RoleFlags, file: File) -> Result<Self, ConfigError> {
+        let file = file.gateway;
+        let state = state(flags, file.state, "gateway");
+        let files = flags.tls_cert.clone().zip(flags.tls_key.clone()).or(file.tls_cert.zip(file.tls_key));
+        let tls = match files {
+            Some((cert, key)) => Tls::Files { cert, key },
+            None if flags.tls_trial || file.tls_trial.unwrap_or(false) => Tls::Trial,
+            None => {
+                let why = "workers must be able to check whom they dial; for a trial on one network use --tls-trial";
+                return Err(ConfigError::Missing { role: "gateway", flag: "--tls-cert and --tls-key", why });
+            }
+        };
+        let mut hubs = list(&flags.hubs, file.hubs);
+        if hubs.is_empty() {
+            hubs.push(HUB_LISTEN);
+        }
+        Ok(Self {
+            listen: flags.listen.or(file.listen).unwrap_or(GATEWAY_LISTEN),
+            hubs,
+            public_hosts: list(&flags.public_hosts, file.public_hosts),
+            tls,
+            ledger: ledger_url(flags, file.ledger, &state),
+            state,
+            peers: peers(flags, file.peer_key, file.peers)?,
+        })
+    }
+}

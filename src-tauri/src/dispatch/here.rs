@@ -1,0 +1,81 @@
+//! What this machine computes of the remote layers: the rest that nobody holds, and what workers did not bring.
+//!
+//! Work goes to a blocking thread, off the tasks that move bytes; how long it takes is learnt, because a replica is
+//! asked instead only when it is sooner. **Promise:** whether this machine may compute experts is asked here and nowhere
+//! else.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::exact::Part;
+use super::portions::portions;
+use super::{DispatchError, ModelExperts};
+use crate::kernel::ExpertCompute;
+use crate::wire::work::Partials;
+
+/// Seconds per assignment before anything was measured: an expert of 5 MB from memory.
+const FIRST_ASSIGNMENT_S: f64 = 1e-3;
+/// Weight of a new observation.
+const GAIN: f64 = 1.0 / 8.0;
+
+/// Parts being computed on this machine.
+pub(super) type Computing = JoinHandle<Result<(Vec<Part>, Vec<Partials>), DispatchError>>;
+
+/// See the module.
+pub(super) struct Here {
+    experts: Arc<ModelExperts>,
+    compute: Arc<dyn ExpertCompute>,
+    assignment_s: Mutex<f64>,
+}
+
+impl Here {
+    /// Computes `experts` with `compute`.
+    pub fn new(experts: Arc<ModelExperts>, compute: Arc<dyn ExpertCompute>) -> Arc<Self> {
+        Arc::new(Self { experts, compute, assignment_s: Mutex::new(FIRST_ASSIGNMENT_S) })
+    }
+
+    /// The time that so many assignments would take.
+    pub fn predict(&self, assignments: usize) -> Duration {
+        let each = *self.assignment_s.lock().unwrap_or_else(PoisonError::into_inner);
+        Duration::from_secs_f64(assignments as f64 * each)
+    }
+
+    fn observe(&self, assignments: usize, took: Duration) {
+        if assignments > 0 {
+            let mut each = self.assignment_s.lock().unwrap_or_else(PoisonError::into_inner);
+            *each += GAIN * (took.as_secs_f64() / assignments as f64 - *each);
+        }
+    }
+
+    /// Computes parts; `None` when there are none.
+    pub fn spawn(self: &Arc<Self>, layer: u16, parts: Vec<Part>) -> Option<Computing> {
+        if parts.is_empty() {
+            return None;
+        }
+        let here = Arc::clone(self);
+        Some(spawn_blocking(move || here.compute(layer, parts)))
+    }
+
+    /// Computes parts at once, in portions that do not bring many of a leased layer's experts into memory together.
+    fn compute(&self, layer: u16, parts: Vec<Part>) -> Result<(Vec<Part>, Vec<Partials>), DispatchError> {
+        let (mut done, mut came) = (Vec::new(), Vec::new());
+        for portion in portions(parts, self.experts.at_once(layer)) {
+            let requests: Vec<_> = portion.iter().map(|part| part.dispatch.clone()).collect();
+            let start = Instant::now();
+            came.extend(self.compute.compute(&*self.experts, layer, &requests)?);
+            self.observe(requests.iter().map(|request| request.assignments.len()).sum(), start.elapsed());
+            done.extend(portion);
+        }
+        Ok((done, came))
+    }
+}
+
+/// The result of blocking work; a panic there goes on here, and work that was dropped means that the process stops.
+pub(super) async fn joined<T>(work: JoinHandle<T>) -> Result<T, DispatchError> {
+    work.await.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => DispatchError::Stopping,
+    })
+}
