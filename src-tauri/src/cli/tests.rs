@@ -22,7 +22,7 @@ fn commands_read_with_their_defaults() {
     assert_eq!((demo.device, demo.gpu.allow_software), (vec![Device::Gpu, Device::Cpu], true));
     let cli = Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q4_k,BF16"]).unwrap();
     let Some(Command::Bench(BenchCommand::Experts(bench))) = cli.command else { panic!("not the bench") };
-    assert_eq!((bench.types, bench.rows), (vec![BlockType::Q4_K, BlockType::BF16], vec![1, 8, 64, 512]));
+    assert_eq!((bench.types, bench.rows), (vec![BlockType::Q4_K, BlockType::BF16], vec![1, 8, 32, 64, 128, 512]));
     assert!(Cli::try_parse_from(["kvasir", "bench", "experts", "--types", "q9"]).is_err());
     let cli = Cli::try_parse_from(["kvasir", "model", "convert", "in", "out.gguf", "--to", "q4_k"]).unwrap();
     let Some(Command::Model(ModelCommand::Convert(convert))) = cli.command else { panic!("not a conversion") };
