@@ -1,7 +1,10 @@
 //! The forward pass against activations, states and logits that transformers computed (`data/README.md`).
 //!
-//! Quantised files are held against the same reference run over their dequantised weights. The tolerances are those
-//! of an f32 implementation with another order of sums; ids must be equal wherever the reference's own margin allows.
+//! Quantised files are held against the same reference run over their dequantised weights. Up to the first attention
+//! layer the tolerances are those of an f32 implementation with another order of sums. Behind it they allow for keys
+//! and values in half precision, which the references keep in f32: random weights make a lot of that rounding (logits
+//! of standard deviation 3 move by up to 0.0012, and by 0.0066 where every layer attends); what attention does with
+//! the rounded numbers is held to 2e-6 beside its code. Ids must be equal wherever the reference's own margin allows.
 
 use crate::support::{Golden, Recorder, data, float_backbone, hf_head, largest_difference, top};
 use kvasir::backbone::delta_rule::{HeadInput, delta_rule};
@@ -15,30 +18,52 @@ use std::sync::Arc;
 /// Router probabilities nearer than this may be ordered differently.
 const ROUTER_MARGIN: f32 = 1e-4;
 
-struct Case {
-    model: &'static str,
-    golden: &'static str,
+pub struct Case {
+    pub model: &'static str,
+    pub golden: &'static str,
+    /// Before the first attention.
     tolerance: f32,
+    /// Behind it.
+    pub rounded: f32,
 }
 
-const CASES: [Case; 6] = [
-    Case { model: "q35moe-tiny", golden: "q35moe-tiny/golden", tolerance: 2e-3 },
-    Case { model: "q35moe-tiny/model-BF16.gguf", golden: "q35moe-tiny/golden", tolerance: 2e-3 },
-    Case { model: "q35moe-tiny/model-Q8_0.gguf", golden: "q35moe-tiny/golden-Q8_0", tolerance: 2e-3 },
-    Case { model: "q35moe-k256/model-Q4_K_M.gguf", golden: "q35moe-k256/golden-Q4_K_M", tolerance: 5e-4 },
-    Case { model: "q3moe-tiny", golden: "q3moe-tiny/golden", tolerance: 5e-4 },
-    Case { model: "q3moe-tiny/model-BF16.gguf", golden: "q3moe-tiny/golden", tolerance: 5e-4 },
+pub const CASES: [Case; 6] = [
+    Case { model: "q35moe-tiny", golden: "q35moe-tiny/golden", tolerance: 2e-3, rounded: 4e-3 },
+    Case { model: "q35moe-tiny/model-BF16.gguf", golden: "q35moe-tiny/golden", tolerance: 2e-3, rounded: 4e-3 },
+    Case { model: "q35moe-tiny/model-Q8_0.gguf", golden: "q35moe-tiny/golden-Q8_0", tolerance: 2e-3, rounded: 4e-3 },
+    Case {
+        model: "q35moe-k256/model-Q4_K_M.gguf",
+        golden: "q35moe-k256/golden-Q4_K_M",
+        tolerance: 5e-4,
+        rounded: 2e-3,
+    },
+    Case { model: "q3moe-tiny", golden: "q3moe-tiny/golden", tolerance: 5e-4, rounded: 1e-2 },
+    Case { model: "q3moe-tiny/model-BF16.gguf", golden: "q3moe-tiny/golden", tolerance: 5e-4, rounded: 1e-2 },
 ];
 
 impl Case {
-    fn open(&self) -> (Arc<Model>, Golden) {
+    pub fn open(&self) -> (Arc<Model>, Golden) {
         let model = kvasir::model::open(&data(self.model)).expect("a model of the repository");
         (Arc::new(model), Golden::read(&data(&format!("{}.safetensors", self.golden))))
     }
 
-    fn close(&self, what: &str, got: &[f32], want: &[f32]) {
+    /// What is allowed in the input of layer `layer`.
+    fn before(&self, model: &Model, layer: usize) -> f32 {
+        if model.hyper.recurrent[..layer].iter().all(|recurrent| *recurrent) { self.tolerance } else { self.rounded }
+    }
+
+    /// Keys and values are kept in half precision: half a unit in its last place more than `tolerance`.
+    fn close_to_half(&self, what: &str, got: &[f32], want: &[f32], tolerance: f32) {
+        assert_eq!(got.len(), want.len(), "{}: {what}", self.model);
+        for (got, want) in got.iter().zip(want) {
+            let allowed = tolerance + want.abs() / 2048.0;
+            assert!((got - want).abs() <= allowed, "{}: {what} is {got}, expected {want}", self.model);
+        }
+    }
+
+    pub fn close(&self, what: &str, got: &[f32], want: &[f32], tolerance: f32) {
         let difference = largest_difference(got, want);
-        assert!(difference <= self.tolerance, "{}: {what} is off by {difference:e}", self.model);
+        assert!(difference <= tolerance, "{}: {what} is off by {difference:e}", self.model);
     }
 }
 
@@ -50,12 +75,13 @@ async fn every_layer_gives_the_reference_hidden_states_and_routes() {
         let backbone = Backbone::new(model.clone(), recorder.clone()).expect("a backbone");
         let mut sequence = backbone.sequence();
         let mut x = backbone.embed(&sequence, &golden.ids("input_ids")).expect("known tokens");
-        case.close("hidden.0", x.values(), &golden.floats("hidden.0"));
+        case.close("hidden.0", x.values(), &golden.floats("hidden.0"), case.tolerance);
         for layer in 0..model.hyper.layers {
             x = backbone.layer(layer, x, &mut sequence).await.expect("a layer");
-            case.close(&format!("hidden.{}", layer + 1), x.values(), &golden.floats(&format!("hidden.{}", layer + 1)));
+            let (name, tolerance) = (format!("hidden.{}", layer + 1), case.before(&model, layer + 1));
+            case.close(&name, x.values(), &golden.floats(&name), tolerance);
         }
-        case.close("logits", backbone.logits(&x).values(), &golden.floats("logits"));
+        case.close("logits", backbone.logits(&x).values(), &golden.floats("logits"), case.rounded);
 
         let k = model.hyper.experts_per_token;
         for (layer, step) in recorder.steps().iter().enumerate() {
@@ -70,7 +96,7 @@ async fn every_layer_gives_the_reference_hidden_states_and_routes() {
                 let experts = |pairs: &[(u16, f32)]| pairs.iter().map(|(expert, _)| *expert).collect::<Vec<_>>();
                 assert_eq!(experts(&got), experts(&want), "{}: layer {layer}, row {r}, {margin:e}", case.model);
                 let weights = |pairs: &[(u16, f32)]| pairs.iter().map(|(_, weight)| *weight).collect::<Vec<_>>();
-                case.close("gate weights", &weights(&got), &weights(&want));
+                case.close("gate weights", &weights(&got), &weights(&want), case.before(&model, layer + 1));
             }
         }
     }
@@ -88,12 +114,13 @@ async fn prefill_leaves_the_reference_states_and_decode_its_logits() {
 
         let mut sequence = backbone.sequence();
         let logits = backbone.prefill(&mut sequence, &ids[..prompt]).await.expect("a prompt");
-        case.close("prefill", logits.row(0), &golden.floats("logits")[(prompt - 1) * vocab..prompt * vocab]);
+        let want = &golden.floats("logits")[(prompt - 1) * vocab..prompt * vocab];
+        case.close("prefill", logits.row(0), want, case.rounded);
         check_states(case, &golden, &model, &sequence);
         let mut last = logits;
         for (token, want) in ids[prompt..].iter().zip(decode_logits.chunks_exact(vocab)) {
             last = backbone.forward(&mut sequence, &[*token], Want::Last).await.expect("a step");
-            case.close("decode", last.row(0), want);
+            case.close("decode", last.row(0), want, case.rounded);
         }
         for want in golden.ids("greedy_ids") {
             let token = argmax(last.row(0));
@@ -105,22 +132,27 @@ async fn prefill_leaves_the_reference_states_and_decode_its_logits() {
 
 fn check_states(case: &Case, golden: &Golden, model: &Model, sequence: &Sequence) {
     for (i, layer) in sequence.layers.iter().enumerate() {
+        let tolerance = case.before(model, i);
         match layer {
             LayerState::Attention(cache) if golden.has(&format!("cache_k.{i}")) => {
-                case.close("keys", &cache.keys.concat(), &golden.floats(&format!("cache_k.{i}")));
-                case.close("values", &cache.values.concat(), &golden.floats(&format!("cache_v.{i}")));
+                for (what, halves, name) in [("keys", &cache.keys, "cache_k"), ("values", &cache.values, "cache_v")] {
+                    let (halves, want) = (halves.concat(), golden.floats(&format!("{name}.{i}")));
+                    let got: Vec<f32> = halves.iter().map(|half| half.to_f32()).collect();
+                    case.close_to_half(what, &got, &want, tolerance);
+                }
             }
             LayerState::DeltaNet(state) if golden.has(&format!("state_rec.{i}")) => {
                 let shape = model.hyper.delta_net.expect("DeltaNet sizes");
                 let recurrent = golden.floats(&format!("state_rec.{i}"));
                 let size = shape.key_head_dim * shape.value_head_dim;
                 for (h, got) in state.recurrent.chunks_exact(size).enumerate() {
-                    case.close("recurrent state", got, &recurrent[hf_head(&shape, h) * size..][..size]);
+                    case.close("recurrent state", got, &recurrent[hf_head(&shape, h) * size..][..size], tolerance);
                 }
                 let conv = golden.floats(&format!("state_conv.{i}"));
                 for channel in 0..state.conv.width() {
                     let got: Vec<f32> = state.conv.iter().map(|row| row[channel]).collect();
-                    case.close("convolution state", &got, &conv[hf_channel(&shape, channel) * 3..][..3]);
+                    let want = &conv[hf_channel(&shape, channel) * 3..][..3];
+                    case.close("convolution state", &got, want, tolerance);
                 }
             }
             _ => {}
@@ -144,7 +176,7 @@ fn experts_give_the_reference_outputs() {
         for (expert, want) in model.weights.layers[0].experts.iter().zip(want.chunks_exact(x.len())) {
             let mut y = vec![0.0; x.len()];
             FloatExpert::new(expert, Residency::Stored).forward(&x, &mut y);
-            case.close("expert", &y, want);
+            case.close("expert", &y, want, case.tolerance);
         }
     }
 }

@@ -21,6 +21,7 @@ mod handshake;
 mod hub;
 mod ledger;
 mod model_files;
+mod mtp;
 mod net;
 #[cfg(unix)]
 mod operators;

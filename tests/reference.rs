@@ -100,7 +100,7 @@ async fn the_exact_path_keeps_the_words_of_the_bf16_reference() {
     }
 }
 
-fn reference_dir() -> PathBuf {
+pub fn reference_dir() -> PathBuf {
     PathBuf::from(std::env::var_os("KVASIR_REFERENCE_DIR").expect("KVASIR_REFERENCE_DIR names the reference"))
 }
 

@@ -11,7 +11,8 @@ use kvasir::worker::{Phase, Source, WorkerStatus};
 
 use crate::support::faults::{Fault, Faulty, questions};
 
-use super::world::{Backbone, Conduct, Hub, Puppet, exact_model, kernel, local_sums, offer, soon, step};
+use super::puppet::{Conduct, Puppet, offer};
+use super::world::{Backbone, Hub, exact_model, kernel, local_sums, soon, step};
 
 const FLOOR: Duration = Duration::from_secs(10);
 

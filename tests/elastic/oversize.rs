@@ -6,6 +6,7 @@ use std::time::Duration;
 use kvasir::backbone::Backbone;
 use kvasir::demo::decode::Decode;
 use kvasir::demo::network::{Network, NetworkOptions};
+use kvasir::dispatch::TrustConfig;
 use kvasir::model::{self, BlockType, Data, Model};
 use kvasir::net::tls;
 use kvasir::net::ws::{WsConfig, WsError, WsStream};
@@ -27,6 +28,7 @@ async fn a_prefill_of_2048_rows_at_width_3072_goes_through_gateway_and_hub_in_ch
         remote_layers: vec![0],
         one_way: Duration::ZERO,
         cuttable: false,
+        trust: TrustConfig::default(),
     })
     .await
     .expect("a network");

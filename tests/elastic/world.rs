@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kvasir::backbone::Backbone;
 use kvasir::demo::decode::Decode;
 use kvasir::demo::network::{Network, NetworkOptions, Waits};
-use kvasir::dispatch::{DeadlineRule, LocalDispatch, Mode};
+use kvasir::dispatch::{DeadlineRule, LocalDispatch, Mode, TrustConfig};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute, ExpertSource, KernelError};
 use kvasir::model::{self, Model};
 use kvasir::wire::work::{Dispatch, Partials};
@@ -70,6 +70,7 @@ impl Stream {
             remote_layers: vec![0, 1, 2, 3],
             one_way: Duration::ZERO,
             cuttable: true,
+            trust: TrustConfig::default(),
         };
         let network = Network::start_with(options, waits).await.expect("a network");
         let stream = Self::over(model, network);

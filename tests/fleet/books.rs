@@ -56,7 +56,7 @@ impl Book {
         let earned = self.earned.remove(&(verdict.request, verdict.part)).unwrap_or(0);
         assert!(verdict.accepted <= earned, "{verdict:?} pays for more than the {earned} that were answered rightly");
         match self.table.judged(verdict) {
-            Judgement::Credit(assignments) => self.tally.credit(verdict.request, assignments),
+            Judgement::Credit(assignments) => self.tally.credit(assignments),
             other => panic!("{verdict:?} is {other:?}"),
         }
     }

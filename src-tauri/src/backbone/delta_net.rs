@@ -1,14 +1,14 @@
 //! Gated DeltaNet: a short causal convolution, the gated delta rule per head, a gated norm.
+//!
+//! Each head convolves its own channels on the way, so the convolution's output exists only as far as a head reads it.
 
-use super::delta_rule::{HeadInput, delta_rule};
+use super::delta_rule::{CHUNK, HeadInput, delta_rule};
+use super::parallel::{self, EXP_WORK};
 use super::rows::{Rows, l2_norm, rms_norm};
 use super::sequence::{DeltaState, Span};
-use crate::kernel::float::{Dense, Residency, sigmoid, silu, softplus};
+use crate::kernel::float::{Dense, Residency, add_products, sigmoid, silu_each, softplus, times_silu};
 use crate::model::{DeltaNetShape, DeltaNetWeights, HeadOrder};
-use rayon::prelude::*;
-
-/// Multiply-adds below which threads cost more than they save.
-const PARALLEL_WORK_MIN: usize = 1 << 21;
+use std::ops::Range;
 
 /// The Gated DeltaNet mixer of one layer.
 #[derive(Debug)]
@@ -27,12 +27,36 @@ pub struct DeltaNet {
     eps: f32,
 }
 
-/// One head of one sequence while it is computed; `out` is `[rows, value_head_dim]`.
-struct Head<'a> {
+/// Where a step's rows are computed.
+#[derive(Debug, Default)]
+pub struct DeltaNetBuffers {
+    qkv: Rows,
+    z: Rows,
+    a: Rows,
+    b: Rows,
+    /// Per sequence and key head: its queries, then its keys, `[rows, key_head_dim]` each.
+    keys: Rows,
+    /// Per sequence and value head: `[rows, value_head_dim]`.
+    by_head: Rows,
+    mixed: Rows,
+}
+
+/// The rows of one sequence before the convolution, and those that precede them.
+#[derive(Clone, Copy)]
+struct Inputs<'a> {
+    before: &'a Rows,
+    qkv: &'a Rows,
     span: Span,
-    h: usize,
-    state: &'a mut [f32],
-    out: Vec<f32>,
+}
+
+impl Inputs<'_> {
+    /// Row `t` of the span; negative ones precede it.
+    fn row(&self, t: isize) -> &[f32] {
+        match usize::try_from(t) {
+            Ok(t) => self.qkv.row(self.span.first + t),
+            Err(_) => self.before.row(self.before.len() - t.unsigned_abs()),
+        }
+    }
 }
 
 impl DeltaNet {
@@ -59,58 +83,118 @@ impl DeltaNet {
         }
     }
 
-    /// Mixes `x`, the rows of each span within its own sequence, and moves that sequence's state past them.
-    pub fn forward(&self, x: &Rows, sequences: &mut [(Span, &mut DeltaState)]) -> Rows {
-        let DeltaNetShape { key_heads, value_heads, key_head_dim, value_head_dim, .. } = self.shape;
-        let (z, a, b) = (x.times(&self.z), x.times(&self.a), x.times(&self.b));
-        let mut qkv = x.times(&self.qkv);
-        for (span, state) in sequences.iter_mut() {
-            let convolved = self.convolve(qkv.part(span.first, span.rows), &mut state.conv);
-            qkv.part_mut(span.first, span.rows).copy_from_slice(convolved.values());
-        }
-        let key_dim = key_heads * key_head_dim;
-        for row in qkv.iter_mut() {
-            let scale = 1.0 / (key_head_dim as f32).sqrt();
-            row[..key_dim].chunks_exact_mut(key_head_dim).for_each(|q| l2_norm(q, scale));
-            row[key_dim..2 * key_dim].chunks_exact_mut(key_head_dim).for_each(|k| l2_norm(k, 1.0));
-        }
+    /// Mixes `x`, the rows of each span within its own sequence, into `out`, and moves that sequence's state past them.
+    pub fn forward(
+        &self,
+        x: &Rows,
+        sequences: &mut [(Span, &mut DeltaState)],
+        buffers: &mut DeltaNetBuffers,
+        out: &mut Rows,
+    ) {
+        let DeltaNetBuffers { qkv, z, a, b, keys, by_head, mixed } = buffers;
+        x.times_all([(&self.qkv, &mut *qkv), (&self.z, &mut *z), (&self.a, &mut *a), (&self.b, &mut *b)]);
+        let (qkv, z, a, b): (&Rows, &Rows, &Rows, &Rows) = (qkv, z, a, b);
+        let DeltaNetShape { key_heads, value_heads, key_head_dim, value_head_dim, conv_kernel, .. } = self.shape;
 
-        let mut heads: Vec<Head<'_>> = Vec::with_capacity(sequences.len() * value_heads);
-        for (span, state) in sequences {
-            let states = state.recurrent.chunks_exact_mut(key_head_dim * value_head_dim).enumerate();
-            let out = || vec![0.0; span.rows * value_head_dim];
-            heads.extend(states.map(|(h, state)| Head { span: *span, h, state, out: out() }));
-        }
-        let work = x.len() * value_heads * value_head_dim * 3 * key_head_dim;
-        let serial = if work < PARALLEL_WORK_MIN { usize::MAX } else { 1 };
-        heads.par_iter_mut().with_min_len(serial).for_each(|Head { span, h, state, out }| {
-            let (h, kh, rows) = (*h, self.key_head(*h), span.first..span.first + span.rows);
-            let column = |start: usize, width: usize| -> Vec<f32> {
-                rows.clone().flat_map(|r| &qkv.row(r)[start..start + width]).copied().collect()
-            };
-            let decay = |a: f32| self.neg_a[h] * softplus(a + self.dt_bias[h]);
-            let input = HeadInput {
-                position: span.position,
-                q: &column(kh * key_head_dim, key_head_dim),
-                k: &column(key_dim + kh * key_head_dim, key_head_dim),
-                v: &column(2 * key_dim + h * value_head_dim, value_head_dim),
-                log_decay: &rows.clone().map(|r| decay(a.row(r)[h])).collect::<Vec<_>>(),
-                beta: &rows.clone().map(|r| sigmoid(b.row(r)[h])).collect::<Vec<_>>(),
-            };
-            delta_rule(input, state, out);
-            for (o, r) in out.chunks_exact_mut(value_head_dim).zip(rows) {
-                rms_norm(o, &self.norm, self.eps);
-                o.iter_mut().zip(&z.row(r)[h * value_head_dim..]).for_each(|(o, z)| *o *= silu(*z));
-            }
+        let (key_width, width) = (2 * key_heads * key_head_dim, value_heads * value_head_dim);
+        keys.reshape(x.len(), key_width);
+        let work = x.len() * key_width * (conv_kernel + EXP_WORK);
+        parallel::sequences(work, sequences, keys.values_mut(), key_width, |work, span, state, keys| {
+            let inputs = Inputs { before: &state.conv, qkv, span };
+            let head = span.rows * 2 * key_head_dim;
+            parallel::each(work, keys.chunks_exact_mut(head).enumerate(), |(kh, keys)| {
+                self.keys_of_head(inputs, kh, keys);
+            });
         });
 
-        let mut mixed = Rows::zeros(x.len(), value_heads * value_head_dim);
-        for Head { span, h, out, .. } in heads {
-            for (offset, o) in out.chunks_exact(value_head_dim).enumerate() {
-                mixed.row_mut(span.first + offset)[h * value_head_dim..(h + 1) * value_head_dim].copy_from_slice(o);
-            }
+        by_head.reshape(x.len(), width);
+        let (keys, work) = (&*keys, x.len() * width * (3 * key_head_dim + conv_kernel + 2 * EXP_WORK));
+        parallel::sequences(work, sequences, by_head.values_mut(), width, |work, span, state, out| {
+            let DeltaState { conv, recurrent } = &mut **state;
+            let inputs = Inputs { before: conv, qkv, span };
+            let keys = keys.part(span.first, span.rows);
+            let states = recurrent.chunks_exact_mut(key_head_dim * value_head_dim);
+            let heads = states.zip(out.chunks_exact_mut(span.rows * value_head_dim)).enumerate();
+            parallel::each(work, heads, |(h, (state, out))| {
+                let keys = &keys[self.key_head(h) * span.rows * 2 * key_head_dim..][..span.rows * 2 * key_head_dim];
+                self.value_head(inputs, h, keys, [z, a, b], state, out);
+            });
+        });
+        for (span, state) in sequences.iter_mut() {
+            remember(&mut state.conv, qkv.part(span.first, span.rows));
         }
-        mixed.times(&self.output)
+
+        if sequences.iter().all(|(span, _)| span.rows == 1) {
+            return by_head.times_into(&self.output, out);
+        }
+        mixed.reshape(x.len(), width);
+        for (span, _) in sequences.iter() {
+            let heads = by_head.part(span.first, span.rows);
+            parallel::rows(heads.len(), mixed.part_mut(span.first, span.rows), width, |r, row| {
+                for (row, head) in
+                    row.chunks_exact_mut(value_head_dim).zip(heads.chunks_exact(span.rows * value_head_dim))
+                {
+                    row.copy_from_slice(&head[r * value_head_dim..(r + 1) * value_head_dim]);
+                }
+            });
+        }
+        mixed.times_into(&self.output, out);
+    }
+
+    /// Queries and keys of a key head, convolved, normed and scaled: `[rows, key_head_dim]` each.
+    fn keys_of_head(&self, inputs: Inputs<'_>, kh: usize, out: &mut [f32]) {
+        let DeltaNetShape { key_heads, key_head_dim: d, .. } = self.shape;
+        let (q, k) = out.split_at_mut(inputs.span.rows * d);
+        self.convolve(inputs, kh * d..(kh + 1) * d, 0, q);
+        self.convolve(inputs, (key_heads + kh) * d..(key_heads + kh + 1) * d, 0, k);
+        let scale = 1.0 / (d as f32).sqrt();
+        q.chunks_exact_mut(d).for_each(|q| l2_norm(q, scale));
+        k.chunks_exact_mut(d).for_each(|k| l2_norm(k, 1.0));
+    }
+
+    /// All rows of value head `h`: its values, the delta rule, the gated norm; chunk after chunk.
+    fn value_head(
+        &self,
+        inputs: Inputs<'_>,
+        h: usize,
+        keys: &[f32],
+        [z, a, b]: [&Rows; 3],
+        state: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let DeltaNetShape { key_heads, key_head_dim, value_head_dim: d, .. } = self.shape;
+        let Span { first, rows, position } = inputs.span;
+        let channel = 2 * key_heads * key_head_dim + h * d;
+        let (q, k) = keys.split_at(rows * key_head_dim);
+        parallel::with_scratch(CHUNK * d, |values| {
+            // Pieces end where the chunks of the delta rule do.
+            let mut done = 0;
+            while done < rows {
+                let count = (CHUNK - (position + done) % CHUNK).min(rows - done);
+                let v = &mut values[..count * d];
+                self.convolve(inputs, channel..channel + d, done, v);
+                let (mut log_decay, mut beta) = ([0.0; CHUNK], [0.0; CHUNK]);
+                for (i, r) in (first + done..first + done + count).enumerate() {
+                    log_decay[i] = self.neg_a[h] * softplus(a.row(r)[h] + self.dt_bias[h]);
+                    beta[i] = sigmoid(b.row(r)[h]);
+                }
+                let input = HeadInput {
+                    position: position + done,
+                    q: &q[done * key_head_dim..(done + count) * key_head_dim],
+                    k: &k[done * key_head_dim..(done + count) * key_head_dim],
+                    v,
+                    log_decay: &log_decay[..count],
+                    beta: &beta[..count],
+                };
+                let out = &mut out[done * d..(done + count) * d];
+                delta_rule(input, state, out);
+                for (out, r) in out.chunks_exact_mut(d).zip(first + done..) {
+                    rms_norm(out, &self.norm, self.eps);
+                    times_silu(out, &z.row(r)[h * d..(h + 1) * d]);
+                }
+                done += count;
+            }
+        });
     }
 
     /// The key head that value head `h` reads.
@@ -121,25 +205,24 @@ impl DeltaNet {
         }
     }
 
-    /// `silu(Σ_j tap_j · u[t − kernel + 1 + j])` per channel; `before` holds the rows that precede `u`.
-    fn convolve(&self, u: &[f32], before: &mut Rows) -> Rows {
-        let (width, rows) = (self.taps.width(), u.len() / self.taps.width());
-        let mut all = Rows::zeros(before.len() + rows, width);
-        let (old, new) = all.values_mut().split_at_mut(before.values().len());
-        old.copy_from_slice(before.values());
-        new.copy_from_slice(u);
-
-        let mut out = Rows::zeros(rows, width);
-        for (t, out) in out.iter_mut().enumerate() {
-            for (j, tap) in self.taps.iter().enumerate() {
-                let inputs = all.row(t + j).iter().zip(tap);
-                out.iter_mut().zip(inputs).for_each(|(out, (u, w))| *out += u * w);
+    /// `silu(Σ_j tap_j · u[t − kernel + 1 + j])` for some channels of the rows from `start` on, as many as `out` holds.
+    fn convolve(&self, inputs: Inputs<'_>, channels: Range<usize>, start: usize, out: &mut [f32]) {
+        out.fill(0.0);
+        let earliest = start as isize + 1 - self.taps.len() as isize;
+        for (out, t) in out.chunks_exact_mut(channels.len()).zip(earliest..) {
+            for (tap, t) in self.taps.iter().zip(t..) {
+                add_products(out, &inputs.row(t)[channels.clone()], &tap[channels.clone()]);
             }
-            out.iter_mut().for_each(|out| *out = silu(*out));
+            silu_each(out);
         }
-        for (r, row) in before.iter_mut().enumerate() {
-            row.copy_from_slice(all.row(rows + r));
-        }
-        out
     }
+}
+
+/// Keeps the last rows of `before` followed by `u`, as many as `before` has.
+fn remember(before: &mut Rows, u: &[f32]) {
+    let (kept, width) = (before.values().len(), before.width());
+    let new = u.len().min(kept);
+    before.values_mut().copy_within(new.., 0);
+    before.values_mut()[kept - new..].copy_from_slice(&u[u.len() - new..]);
+    debug_assert!(new.is_multiple_of(width));
 }

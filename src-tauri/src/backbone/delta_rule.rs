@@ -7,7 +7,8 @@
 //! together when one call brings all of them, every other token goes by itself. Prefill calls are multiples of 64,
 //! so a prompt gives the same bits however it was split.
 
-use crate::kernel::float::{decay_and_add, exp, products, weighted_rows};
+use super::parallel::with_scratch;
+use crate::kernel::float::{DeltaToken, Factor, accumulate, delta_token, exp, products};
 use std::ops::Range;
 
 /// Tokens of the chunked form.
@@ -65,16 +66,12 @@ pub fn delta_rule(input: HeadInput<'_>, state: &mut [f32], out: &mut [f32]) {
 }
 
 fn token(input: HeadInput<'_>, state: &mut [f32], out: &mut [f32]) {
-    let decay = exp(input.log_decay[0]);
-    let mut correction = vec![0.0; out.len()];
-    weighted_rows(input.k, state, &mut correction);
-    for (read, v) in correction.iter_mut().zip(input.v) {
-        *read = input.beta[0] * (v - decay * *read);
-    }
-    decay_and_add(state, decay, input.k, &correction);
-    out.fill(0.0);
-    weighted_rows(input.q, state, out);
+    let HeadInput { q, k, v, log_decay, beta, .. } = input;
+    delta_token(DeltaToken { decay: exp(log_decay[0]), beta: beta[0], q, k, v }, state, out);
 }
+
+/// Rows of a triangular product that are computed together, up to the corner.
+const TRIANGLE_ROWS: usize = 4;
 
 /// With `G` the running sum of the log decays and `D_ij = e^(G_i − G_j)` for `i ≥ j`, the corrections solve
 /// `(I + strictly_lower(β K Kᵀ ∘ D)) C = β (V − e^G K S)`, row after row; then
@@ -82,38 +79,61 @@ fn token(input: HeadInput<'_>, state: &mut [f32], out: &mut [f32]) {
 fn chunk(input: HeadInput<'_>, state: &mut [f32], out: &mut [f32]) {
     let HeadInput { q, k, v, log_decay, beta, .. } = input;
     let (n, key_dim, width) = (beta.len(), k.len() / beta.len(), out.len() / beta.len());
-    let mut running = 0.0;
-    let sums: Vec<f64> = log_decay.iter().map(|g| (running += f64::from(*g), running).1).collect();
+    let (mut sums, mut running) = ([0.0f64; CHUNK], 0.0);
+    for (sum, g) in sums.iter_mut().zip(log_decay) {
+        running += f64::from(*g);
+        *sum = running;
+    }
     let kept = |i: usize, j: usize| exp((sums[i] - sums[j]) as f32);
-    let from_start: Vec<f32> = sums.iter().map(|sum| exp(*sum as f32)).collect();
-    let (mut kk, mut qk) = (vec![0.0; n * n], vec![0.0; n * n]);
-    products(k, k, key_dim, &mut kk);
-    products(q, k, key_dim, &mut qk);
-
-    let mut corrections = vec![0.0; n * width];
-    out.fill(0.0);
-    for i in 0..n {
-        let decays: Vec<f32> = (0..=i).map(|j| kept(i, j)).collect();
-        let (earlier, rest) = corrections.split_at_mut(i * width);
-        let correction = &mut rest[..width];
-        weighted_rows(&k[i * key_dim..(i + 1) * key_dim], state, correction);
-        for (read, v) in correction.iter_mut().zip(&v[i * width..]) {
-            *read = beta[i] * (v - from_start[i] * *read);
+    let from_start = sums.map(|sum| exp(sum as f32));
+    with_scratch(2 * n * n + n * width + n * key_dim, |scratch| {
+        let (known, scratch) = scratch.split_at_mut(n * n);
+        let (seen, scratch) = scratch.split_at_mut(n * n);
+        let (corrections, scaled) = scratch.split_at_mut(n * width);
+        products(k, k, key_dim, known);
+        products(q, k, key_dim, seen);
+        for i in 0..n {
+            for j in 0..=i {
+                let decay = kept(i, j);
+                known[i * n + j] = -beta[i] * known[i * n + j] * decay;
+                seen[i * n + j] *= decay;
+            }
         }
-        let known: Vec<f32> = (0..i).map(|j| -beta[i] * kk[i * n + j] * decays[j]).collect();
-        weighted_rows(&known, earlier, correction);
 
-        let out = &mut out[i * width..(i + 1) * width];
-        let query: Vec<f32> = q[i * key_dim..(i + 1) * key_dim].iter().map(|q| q * from_start[i]).collect();
-        weighted_rows(&query, state, out);
-        let seen: Vec<f32> = (0..=i).map(|j| qk[i * n + j] * decays[j]).collect();
-        weighted_rows(&seen, &corrections[..(i + 1) * width], out);
-    }
+        corrections.fill(0.0);
+        accumulate(Factor::rows(k, key_dim), state, width, corrections);
+        for (i, (correction, v)) in corrections.chunks_exact_mut(width).zip(v.chunks_exact(width)).enumerate() {
+            correction.iter_mut().zip(v).for_each(|(read, v)| *read = beta[i] * (v - from_start[i] * *read));
+        }
+        for first in (0..n).step_by(TRIANGLE_ROWS) {
+            let (earlier, rest) = corrections.split_at_mut(first * width);
+            let rows = &mut rest[..TRIANGLE_ROWS.min(n - first) * width];
+            accumulate(Factor::rows(&known[first * n..], n), earlier, width, rows);
+            for r in 1..rows.len() / width {
+                let (before, row) = rows.split_at_mut(r * width);
+                let row = &mut row[..width];
+                accumulate(Factor::rows(&known[(first + r) * n + first..], n), before, width, row);
+            }
+        }
 
-    let to_end: Vec<f32> = (0..n).map(|i| kept(n - 1, i)).collect();
-    for (a, row) in state.chunks_exact_mut(width).enumerate() {
-        row.iter_mut().for_each(|s| *s *= from_start[n - 1]);
-        let keys: Vec<f32> = (0..n).map(|i| k[i * key_dim + a] * to_end[i]).collect();
-        weighted_rows(&keys, &corrections, row);
-    }
+        let queries = scaled.chunks_exact_mut(key_dim).zip(q.chunks_exact(key_dim)).zip(&from_start);
+        queries.for_each(|((to, q), kept)| to.iter_mut().zip(q).for_each(|(to, q)| *to = q * kept));
+        out.fill(0.0);
+        accumulate(Factor::rows(scaled, key_dim), state, width, out);
+        for (i, out) in out.chunks_mut(TRIANGLE_ROWS * width).enumerate() {
+            let first = i * TRIANGLE_ROWS;
+            accumulate(Factor::rows(&seen[first * n..], n), &corrections[..first * width], width, out);
+            for (r, out) in out.chunks_exact_mut(width).enumerate() {
+                let own = &corrections[first * width..(first + r + 1) * width];
+                accumulate(Factor::rows(&seen[(first + r) * n + first..], n), own, width, out);
+            }
+        }
+
+        for (i, (to, k)) in scaled.chunks_exact_mut(key_dim).zip(k.chunks_exact(key_dim)).enumerate() {
+            let to_end = kept(n - 1, i);
+            to.iter_mut().zip(k).for_each(|(to, k)| *to = k * to_end);
+        }
+        state.iter_mut().for_each(|s| *s *= from_start[n - 1]);
+        accumulate(Factor::columns(scaled, key_dim), corrections, width, state);
+    });
 }

@@ -8,12 +8,16 @@
 
 pub mod api;
 pub mod attention;
+mod buffers;
 pub mod combine;
 pub mod delta_net;
 pub mod delta_rule;
 pub mod generate;
+mod layer;
 pub mod logits;
 pub mod logprobs;
+pub mod mtp;
+mod parallel;
 pub mod rope;
 pub mod router;
 pub mod rows;
@@ -26,6 +30,7 @@ pub mod step;
 pub use generate::{Finish, GenerateOptions, Generation, Piece, Timing};
 pub use logits::LogitRecord;
 pub use logprobs::{Logprob, Logprobs};
+pub use mtp::{Draft, DraftState};
 pub use rows::Rows;
 pub use sampler::{Adjustments, Sampler, Sampling, argmax};
 pub use scheduler::{Order, Scheduler, SchedulerConfig};
@@ -36,7 +41,9 @@ use crate::dispatch::Dispatch;
 use crate::kernel::float::{Dense, Residency};
 use crate::model::{self, HyperParameters, LayerWeights, Matrix, Model};
 use attention::Attention;
+use buffers::Pool;
 use delta_net::DeltaNet;
+use mtp::Mtp;
 use rope::Rope;
 use router::Router;
 use shared::SharedExpert;
@@ -60,6 +67,8 @@ pub struct Backbone {
     layers: Vec<Layer>,
     head: Dense,
     rope: Rope,
+    mtp: Option<Mtp>,
+    buffers: Pool,
 }
 
 struct Layer {
@@ -96,7 +105,8 @@ impl Layer {
 /// The matrices that may be resident as f32.
 fn dense_matrices(weights: &model::Weights) -> Vec<&Matrix> {
     let mut matrices = vec![&weights.head];
-    for layer in &weights.layers {
+    matrices.extend(weights.mtp.iter().map(|mtp| &mtp.projection));
+    for layer in weights.moe_layers() {
         matrices.extend(match &layer.mixer {
             model::Mixer::Attention(w) => [&w.q, &w.k, &w.v, &w.output].to_vec(),
             model::Mixer::DeltaNet(w) => [&w.qkv, &w.z, &w.a, &w.b, &w.output].to_vec(),
@@ -107,7 +117,7 @@ fn dense_matrices(weights: &model::Weights) -> Vec<&Matrix> {
 }
 
 impl Backbone {
-    /// Prepares `model`; its routed experts go to `dispatch`. The MTP head stays in the files.
+    /// Prepares `model`; its routed experts go to `dispatch`.
     ///
     /// # Errors
     /// A layer whose kind the model's sizes do not describe.
@@ -117,8 +127,12 @@ impl Backbone {
         let prepare = |(index, layer)| Layer::new(layer, hyper, residency).ok_or(BackboneError { layer: index });
         let layers = weights.layers.iter().enumerate().map(prepare).collect::<Result<_, _>>()?;
         let head = Dense::new(&weights.head, residency);
-        let rope = Rope::new(hyper);
-        Ok(Self { dispatch, layers, head, rope, model })
+        let mtp = weights
+            .mtp
+            .as_ref()
+            .map(|mtp| Mtp::new(mtp, weights, hyper, residency).ok_or(BackboneError { layer: weights.layers.len() }));
+        let (mtp, rope, buffers) = (mtp.transpose()?, Rope::new(hyper), Pool::default());
+        Ok(Self { dispatch, layers, head, rope, mtp, buffers, model })
     }
 
     /// A sequence before its first token.

@@ -19,20 +19,26 @@ impl Rope {
         Self { frequencies: (0..hyper.rotary_dim / 2).map(frequency).collect() }
     }
 
-    /// (cos, sin) of every frequency at `position`.
+    /// Elements of a head that turn, and of a position's angles.
     #[must_use]
-    pub fn angles(&self, position: usize) -> Vec<(f32, f32)> {
-        let turn = |frequency: &f64| {
-            let (sin, cos) = (position as f64 * frequency).sin_cos();
-            (cos as f32, sin as f32)
-        };
-        self.frequencies.iter().map(turn).collect()
+    pub fn dimensions(&self) -> usize {
+        2 * self.frequencies.len()
     }
 
-    /// Turns one head.
-    pub fn rotate(&self, head: &mut [f32], angles: &[(f32, f32)]) {
-        let (first, rest) = head.split_at_mut(angles.len());
-        for ((a, b), (cos, sin)) in first.iter_mut().zip(rest).zip(angles) {
+    /// The cosines of all frequencies at `position`, then the sines.
+    pub fn angles(&self, position: usize, angles: &mut [f32]) {
+        let (cosines, sines) = angles.split_at_mut(self.frequencies.len());
+        for ((cosine, sine), frequency) in cosines.iter_mut().zip(sines).zip(&self.frequencies) {
+            let (sin, cos) = (position as f64 * frequency).sin_cos();
+            (*cosine, *sine) = (cos as f32, sin as f32);
+        }
+    }
+
+    /// Turns one head by the angles of its position.
+    pub fn rotate(&self, head: &mut [f32], angles: &[f32]) {
+        let (cosines, sines) = angles.split_at(self.frequencies.len());
+        let (first, rest) = head.split_at_mut(self.frequencies.len());
+        for (((a, b), cos), sin) in first.iter_mut().zip(rest).zip(cosines).zip(sines) {
             (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
         }
     }

@@ -1,5 +1,6 @@
 //! The router: which experts a row goes to, and with which gate weights. Its decision is final.
 
+use super::parallel::{self, EXP_WORK};
 use super::rows::Rows;
 use crate::dispatch::Route;
 use crate::kernel::float::{Dense, Residency, softmax};
@@ -25,18 +26,52 @@ impl Router {
     }
 
     /// `rows × experts_per_token` routes: softmax over all experts, the largest first, the lower id first when equal.
+    /// `probabilities` is where they are computed.
     #[must_use]
-    pub fn choose(&self, x: &Rows) -> Vec<Route> {
-        let mut probabilities = x.times(&self.logits);
-        let mut routes = Vec::with_capacity(x.len() * self.experts_per_token);
-        for row in probabilities.iter_mut() {
+    pub fn choose(&self, x: &Rows, probabilities: &mut Rows) -> Vec<Route> {
+        x.times_into(&self.logits, probabilities);
+        let (experts, k) = (self.logits.rows(), self.experts_per_token.min(self.logits.rows()));
+        let mut routes = vec![Route { expert: 0, weight: 0.0 }; x.len() * k];
+        let work = x.len() * experts * (EXP_WORK + 2);
+        parallel::each(work, probabilities.iter_mut().zip(routes.chunks_exact_mut(k)), |(row, routes)| {
             softmax(row);
-            let mut order: Vec<usize> = (0..row.len()).collect();
-            order.sort_by(|a, b| row[*b].total_cmp(&row[*a]).then(a.cmp(b)));
-            order.truncate(self.experts_per_token);
-            let sum: f32 = if self.renormalise { order.iter().map(|e| row[*e]).sum() } else { 1.0 };
-            routes.extend(order.iter().map(|e| Route { expert: *e as u16, weight: row[*e] / sum }));
-        }
+            largest(row, routes);
+            if self.renormalise {
+                let sum: f32 = routes.iter().map(|route| route.weight).sum();
+                routes.iter_mut().for_each(|route| route.weight /= sum);
+            }
+        });
         routes
+    }
+}
+
+/// The largest of `probabilities`, as many as `routes` holds.
+fn largest(probabilities: &[f32], routes: &mut [Route]) {
+    let mut kept = 0;
+    for (expert, weight) in probabilities.iter().copied().enumerate() {
+        let larger = |route: &Route| weight.total_cmp(&route.weight).is_gt();
+        if kept == routes.len() && !routes.last().is_some_and(larger) {
+            continue;
+        }
+        let at = routes[..kept].iter().position(larger).unwrap_or(kept);
+        kept = (kept + 1).min(routes.len());
+        routes[at..kept].rotate_right(1);
+        routes[at] = Route { expert: expert as u16, weight };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_come_first_and_the_lower_id_of_equals() {
+        let p = [0.1, 0.3, 0.05, 0.3, 0.2, 0.05];
+        let mut routes = [Route { expert: 9, weight: 9.0 }; 4];
+        largest(&p, &mut routes);
+        assert_eq!(routes.map(|route| route.expert), [1, 3, 4, 0]);
+        let mut all = [Route { expert: 9, weight: 9.0 }; 6];
+        largest(&p, &mut all);
+        assert_eq!(all.map(|route| (route.expert, route.weight)), [1, 3, 4, 0, 2, 5].map(|e| (e, p[e as usize])));
     }
 }

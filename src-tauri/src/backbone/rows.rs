@@ -1,9 +1,10 @@
 //! Rows of f32 that carry their width, and the few things that are done to each row alone.
 
+use super::parallel;
 use crate::kernel::float::{Dense, dot};
 
 /// `[rows, width]`, row-major.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rows {
     width: usize,
     values: Vec<f32>,
@@ -56,12 +57,6 @@ impl Rows {
         &mut self.values[first * self.width..(first + rows) * self.width]
     }
 
-    /// Some of the rows, in the order of `which`.
-    #[must_use]
-    pub fn pick(&self, which: &[usize]) -> Self {
-        Self { width: self.width, values: which.iter().flat_map(|r| self.row(*r)).copied().collect() }
-    }
-
     /// All rows, one after the other.
     pub fn iter(&self) -> std::slice::ChunksExact<'_, f32> {
         self.values.chunks_exact(self.width)
@@ -90,25 +85,48 @@ impl Rows {
         Self { width: self.width, values: self.values[start..].to_vec() }
     }
 
-    /// `x Wᵀ`.
-    #[must_use]
-    pub fn times(&self, weights: &Dense) -> Self {
-        let mut out = Self::zeros(self.len(), weights.rows());
+    /// Becomes `rows` rows of `width`, of no particular values; memory is taken only to grow beyond what was ever held.
+    pub fn reshape(&mut self, rows: usize, width: usize) {
+        self.width = width;
+        self.values.resize(rows * width, 0.0);
+    }
+
+    /// Becomes some of the rows of `from`, in the order of `which`.
+    pub fn pick_from(&mut self, from: &Self, which: impl Iterator<Item = usize>) {
+        self.width = from.width;
+        self.values.clear();
+        which.for_each(|r| self.values.extend_from_slice(from.row(r)));
+    }
+
+    /// `x Wᵀ`, into `out`.
+    pub fn times_into(&self, weights: &Dense, out: &mut Self) {
+        out.reshape(self.len(), weights.rows());
         weights.forward(&self.values, self.len(), &mut out.values);
-        out
+    }
+
+    /// `x Wᵀ` for several matrices at once, each into its own rows: what they read is prepared once.
+    pub fn times_all<const N: usize>(&self, mut products: [(&Dense, &mut Self); N]) {
+        products.iter_mut().for_each(|(weights, out)| out.reshape(self.len(), weights.rows()));
+        let matrices = products.each_ref().map(|(weights, _)| *weights);
+        let mut outs = products.each_mut().map(|(_, out)| out.values.as_mut_slice());
+        Dense::forward_many(&matrices, &self.values, self.len(), &mut outs);
     }
 
     /// `x + other`, in place.
     pub fn add(&mut self, other: &Self) {
-        self.values.iter_mut().zip(&other.values).for_each(|(x, y)| *x += y);
+        let width = self.width;
+        parallel::rows(self.values.len(), &mut self.values, width, |r, row| {
+            row.iter_mut().zip(other.row(r)).for_each(|(x, y)| *x += y);
+        });
     }
 
-    /// RMSNorm of every row with the multiplier `weight`.
-    #[must_use]
-    pub fn normed(&self, weight: &[f32], eps: f32) -> Self {
-        let mut out = self.clone();
-        out.iter_mut().for_each(|row| rms_norm(row, weight, eps));
-        out
+    /// RMSNorm of every row with the multiplier `weight`, into `out`.
+    pub fn normed_into(&self, weight: &[f32], eps: f32, out: &mut Self) {
+        out.reshape(self.len(), self.width);
+        parallel::rows(4 * self.values.len(), &mut out.values, self.width, |r, row| {
+            row.copy_from_slice(self.row(r));
+            rms_norm(row, weight, eps);
+        });
     }
 
     /// Root mean square of every row.

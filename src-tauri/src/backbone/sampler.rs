@@ -112,9 +112,16 @@ impl Sampler {
 /// The index of the largest value, the first when equal; NaN never wins.
 #[must_use]
 pub fn argmax(values: &[f32]) -> u32 {
-    let best =
-        values.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, v)| if *v > best.1 { (i, *v) } else { best });
-    best.0 as u32
+    // Many maxima side by side first: one after the other, a large vocabulary costs as much as a small layer.
+    let mut lanes = [f32::NEG_INFINITY; 64];
+    for block in values.chunks(lanes.len()) {
+        for (max, v) in lanes.iter_mut().zip(block) {
+            *max = if *v > *max { *v } else { *max };
+        }
+    }
+    let max = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    let first = if max > f32::NEG_INFINITY { values.iter().position(|v| *v == max) } else { None };
+    first.unwrap_or(0) as u32
 }
 
 /// Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014): 64 bits of state, any seed is good.
@@ -150,6 +157,10 @@ mod tests {
     #[test]
     fn greedy_takes_the_lower_id_when_equal() {
         assert_eq!(Sampler::new(Sampling::GREEDY).choose(&[1.0, 3.0, f32::NAN, 3.0]), 1);
+        let mut many = vec![-2.0; 1000];
+        (many[130], many[777], many[999]) = (0.0, 7.0, 7.0);
+        assert_eq!(argmax(&many), 777);
+        assert_eq!((argmax(&[-0.0, 0.0]), argmax(&[f32::NAN, f32::NEG_INFINITY]), argmax(&[])), (0, 0, 0));
     }
 
     #[test]

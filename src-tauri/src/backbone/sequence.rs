@@ -3,6 +3,7 @@
 use super::rows::Rows;
 use crate::model::{DeltaNetShape, HyperParameters};
 use crate::types::GenerationId;
+use half::f16;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Sequences begun since the start.
@@ -31,13 +32,27 @@ pub enum LayerState {
     DeltaNet(DeltaState),
 }
 
-/// Keys (after norm and RoPE) and values, f32, each `[tokens, head_dim]` per key/value head.
+/// Keys (after norm and RoPE) and values in half precision, each `[tokens, head_dim]` per key/value head.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     /// One per key/value head.
-    pub keys: Vec<Vec<f32>>,
+    pub keys: Vec<Vec<f16>>,
     /// One per key/value head.
-    pub values: Vec<Vec<f32>>,
+    pub values: Vec<Vec<f16>>,
+}
+
+impl KvCache {
+    /// A cache before its first token, with the memory of `tokens` tokens taken at once.
+    #[must_use]
+    pub fn with_room(hyper: &HyperParameters, tokens: usize) -> Self {
+        let heads = || (0..hyper.kv_heads).map(|_| Vec::with_capacity(tokens * hyper.head_dim)).collect();
+        Self { keys: heads(), values: heads() }
+    }
+
+    /// Forgets all but the first `tokens` tokens.
+    pub fn truncate(&mut self, tokens: usize, head_dim: usize) {
+        self.keys.iter_mut().chain(&mut self.values).for_each(|head| head.truncate(tokens * head_dim));
+    }
 }
 
 /// Convolution inputs and recurrent matrices; value heads in the order of the model's files.
@@ -70,10 +85,9 @@ impl Sequence {
     /// The same, with the memory of its first `tokens` tokens taken at once: [`state_bytes`] of them, no more.
     #[must_use]
     pub fn with_room(hyper: &HyperParameters, tokens: usize) -> Self {
-        let heads = || (0..hyper.kv_heads).map(|_| Vec::with_capacity(tokens * hyper.head_dim)).collect();
         let state = |recurrent: &bool| match hyper.delta_net.filter(|_| *recurrent) {
             Some(shape) => LayerState::DeltaNet(DeltaState::new(&shape)),
-            None => LayerState::Attention(KvCache { keys: heads(), values: heads() }),
+            None => LayerState::Attention(KvCache::with_room(hyper, tokens)),
         };
         let generation = GenerationId(BEGUN.fetch_add(1, Relaxed) + 1);
         Self { generation, position: 0, layers: hyper.recurrent.iter().map(state).collect() }
@@ -84,15 +98,15 @@ impl Sequence {
 /// and recurrent matrices, which do not grow.
 #[must_use]
 pub fn state_bytes(hyper: &HyperParameters, tokens: usize) -> u64 {
-    let floats = |recurrent: &bool| match hyper.delta_net.filter(|_| *recurrent) {
+    let bytes = |recurrent: &bool| match hyper.delta_net.filter(|_| *recurrent) {
         Some(shape) => {
             let DeltaNetShape { value_heads, key_head_dim, value_head_dim, conv_kernel, .. } = shape;
-            conv_kernel.saturating_sub(1) * channels(&shape) + value_heads * key_head_dim * value_head_dim
+            let conv = conv_kernel.saturating_sub(1) * channels(&shape);
+            size_of::<f32>() * (conv + value_heads * key_head_dim * value_head_dim)
         }
-        None => tokens.saturating_mul(2 * hyper.kv_heads * hyper.head_dim),
+        None => tokens.saturating_mul(size_of::<f16>() * 2 * hyper.kv_heads * hyper.head_dim),
     };
-    let floats = hyper.recurrent.iter().map(floats).fold(0, usize::saturating_add) as u64;
-    floats.saturating_mul(size_of::<f32>() as u64)
+    hyper.recurrent.iter().map(bytes).fold(0, usize::saturating_add) as u64
 }
 
 /// Channels of the convolution: q | k | v.
@@ -153,7 +167,7 @@ mod tests {
         let fixed = state_bytes(&qwen_122b(), 0);
         assert_eq!(fixed, (64 * 128 * 128 + 12_288 * 3) * 4 * 36);
         assert_eq!(fixed >> 20, 149);
-        assert_eq!(state_bytes(&qwen_122b(), 1) - fixed, 12 * 2 * 2 * 256 * 4);
+        assert_eq!(state_bytes(&qwen_122b(), 1) - fixed, 24_576);
     }
 
     #[test]
@@ -161,9 +175,11 @@ mod tests {
         let hyper = HyperParameters { recurrent: vec![true, false], layers: 2, ..qwen_122b() };
         let sequence = Sequence::with_room(&hyper, 100);
         let held = sequence.layers.iter().map(|layer| match layer {
-            LayerState::Attention(cache) => cache.keys.iter().chain(&cache.values).map(Vec::capacity).sum::<usize>(),
-            LayerState::DeltaNet(state) => state.conv.values().len() + state.recurrent.len(),
+            LayerState::Attention(cache) => {
+                2 * cache.keys.iter().chain(&cache.values).map(Vec::capacity).sum::<usize>()
+            }
+            LayerState::DeltaNet(state) => 4 * (state.conv.values().len() + state.recurrent.len()),
         });
-        assert_eq!(held.sum::<usize>() as u64 * 4, state_bytes(&hyper, 100));
+        assert_eq!(held.sum::<usize>() as u64, state_bytes(&hyper, 100));
     }
 }

@@ -1,32 +1,46 @@
 //! The expert that every row meets, on the backbone.
 
+use super::parallel::{self, EXP_WORK};
 use super::rows::Rows;
-use crate::kernel::float::{FloatExpert, Residency, dot, sigmoid};
+use crate::kernel::float::{Dense, Residency, dot, sigmoid, silu_times};
 use crate::model;
 
 /// The shared expert of one layer.
 #[derive(Debug)]
 pub struct SharedExpert {
-    ffn: FloatExpert,
+    gate_proj: Dense,
+    up: Dense,
+    down: Dense,
     gate: Vec<f32>,
+}
+
+/// Where a step's shared expert is computed.
+#[derive(Debug, Default)]
+pub struct SharedBuffers {
+    pub(super) inner: Rows,
+    pub(super) factor: Rows,
+    /// `[rows, hidden]`: the expert's output, before it is multiplied.
+    pub(super) out: Rows,
+    /// Per row: what it is multiplied by.
+    pub(super) gates: Vec<f32>,
 }
 
 impl SharedExpert {
     /// Prepares a layer's weights.
     #[must_use]
     pub fn new(weights: &model::SharedExpert, residency: Residency) -> Self {
-        Self { ffn: FloatExpert::new(&weights.ffn, residency), gate: weights.gate.clone() }
+        let dense = |matrix| Dense::new(matrix, residency);
+        let model::ExpertWeights { gate, up, down } = &weights.ffn;
+        Self { gate_proj: dense(gate), up: dense(up), down: dense(down), gate: weights.gate.clone() }
     }
 
-    /// `sigmoid(x · gate) · ffn(x)` for every row.
-    #[must_use]
-    pub fn forward(&self, x: &Rows) -> Rows {
-        let mut out = Rows::zeros(x.len(), x.width());
-        self.ffn.forward(x.values(), out.values_mut());
-        for (out, x) in out.iter_mut().zip(x.iter()) {
-            let gate = sigmoid(dot(x, &self.gate));
-            out.iter_mut().for_each(|out| *out *= gate);
-        }
-        out
+    /// `ffn(x)` and `sigmoid(x · gate)` for every row.
+    pub fn forward(&self, x: &Rows, SharedBuffers { inner, factor, out, gates }: &mut SharedBuffers) {
+        x.times_all([(&self.gate_proj, &mut *inner), (&self.up, &mut *factor)]);
+        let (width, work) = (inner.width(), inner.values().len() * EXP_WORK);
+        parallel::rows(work, inner.values_mut(), width, |r, row| silu_times(row, factor.row(r)));
+        inner.times_into(&self.down, out);
+        gates.clear();
+        gates.extend(x.iter().map(|x| sigmoid(dot(x, &self.gate))));
     }
 }

@@ -5,15 +5,19 @@
 //!
 //! **Invariant:** a row's bits depend on the tokens of its own sequence alone, never on the rows beside it.
 
-use super::combine::combine;
+use super::buffers::Buffers;
+use super::parallel;
 use super::rows::Rows;
-use super::sequence::{LayerState, Sequence, Span};
-use super::{Backbone, Mixer, PREFILL_TOKENS};
-use crate::dispatch::{DispatchError, MoeStep, Pending, Route, StepSums};
+use super::sequence::{Sequence, Span};
+use super::{Backbone, PREFILL_TOKENS};
+use crate::dispatch::DispatchError;
 use crate::kernel::quant::dequantise;
-use crate::types::GenerationId;
-use std::time::{Duration, Instant};
+use crate::model::Matrix;
+use std::time::Duration;
 use tokio::task::yield_now;
+
+/// Work of dequantising one weight, in multiply-adds.
+const DEQUANTISE_WORK: usize = 4;
 
 /// Rows of logits that a step is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +104,17 @@ pub enum ForwardError {
         /// Layers.
         expected: usize,
     },
+    /// A draft of a model that has no MTP head.
+    #[error("expected a model with an MTP head, got one without: do not ask it for drafts")]
+    NoHead,
+    /// A draft over hidden states of another shape than its tokens imply.
+    #[error("expected hidden states of {expected:?} (rows, width), got {got:?}")]
+    Hidden {
+        /// Rows and width.
+        expected: [usize; 2],
+        /// Rows and width.
+        got: [usize; 2],
+    },
     /// The routed experts failed.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
@@ -111,37 +126,82 @@ impl Backbone {
     /// # Errors
     /// An unknown token, a full context, or routed experts that could not be computed.
     pub async fn step(&self, shares: &mut [Share<'_>]) -> Result<StepOutput, ForwardError> {
-        let mut spans = Vec::with_capacity(shares.len());
-        let mut tokens = Vec::new();
+        self.run(shares, None).await
+    }
+
+    /// As [`Backbone::step`], and leaves in `hidden` what every row became behind the final norm, in the order of
+    /// `shares`: what the MTP head reads ([`Backbone::draft`]).
+    ///
+    /// # Errors
+    /// As [`Backbone::step`].
+    pub async fn step_with_hidden(
+        &self,
+        shares: &mut [Share<'_>],
+        hidden: &mut Rows,
+    ) -> Result<StepOutput, ForwardError> {
+        self.run(shares, Some(hidden)).await
+    }
+
+    async fn run(&self, shares: &mut [Share<'_>], hidden: Option<&mut Rows>) -> Result<StepOutput, ForwardError> {
+        if shares.is_empty() {
+            return Ok(StepOutput::default());
+        }
+        let mut buffers = self.buffers.lend();
+        let Buffers { tokens, spans, reach, generations, .. } = &mut *buffers;
+        tokens.clear();
+        spans.clear();
         for share in shares.iter() {
             self.check_tokens(share.sequence, share.tokens)?;
             spans.push(Span { first: tokens.len(), rows: share.tokens.len(), position: share.sequence.position });
             tokens.extend_from_slice(share.tokens);
         }
+        reach.clear();
+        reach.extend(shares.iter().map(|share| share.reach));
+        generations.clear();
+        generations.extend(shares.iter().map(|share| share.sequence.generation));
         let mut output = StepOutput { served: vec![Served::default(); shares.len()], ..StepOutput::default() };
-        let mut x = self.embeddings(&tokens);
+        let Buffers { tokens, x, .. } = &mut *buffers;
+        self.embed_into(tokens, &self.model.weights.embedding, x);
         for layer in 0..self.layers.len() {
-            x = self.layer_of(layer, x, shares, &spans, &mut output).await?;
+            self.trunk_layer(layer, shares, &mut buffers, &mut output).await?;
         }
 
-        let mut wanted = Vec::new();
-        for (share, span) in shares.iter_mut().zip(&spans) {
+        let Buffers { x, input, spans, .. } = &mut *buffers;
+        let eps = self.hyper().rms_eps;
+        for (share, span) in shares.iter_mut().zip(spans.iter()) {
             share.sequence.position += span.rows;
-            wanted.push(match share.want {
-                Want::Nothing => 0..0,
-                Want::Last => span.first + span.rows - 1..span.first + span.rows,
-                Want::Every => span.first..span.first + span.rows,
-            });
         }
-        let asked: Vec<usize> = wanted.iter().cloned().flatten().collect();
-        let logits = if asked.is_empty() { Rows::zeros(0, 1) } else { self.logits(&x.pick(&asked)) };
-        let mut next = 0;
-        for rows in wanted {
-            let which: Vec<usize> = (next..next + rows.len()).collect();
-            output.logits.push(logits.pick(&which));
-            next += rows.len();
+        if let Some(hidden) = hidden {
+            x.normed_into(&self.model.weights.final_norm, eps, hidden);
         }
+        let wanted = |(share, span): (&Share<'_>, &Span)| match share.want {
+            Want::Nothing => 0..0,
+            Want::Last => span.first + span.rows - 1..span.first + span.rows,
+            Want::Every => span.first..span.first + span.rows,
+        };
+        input.pick_from(x, shares.iter().zip(spans.iter()).flat_map(wanted));
+        input.normed_into(&self.model.weights.final_norm, eps, x);
+        output.logits = self.logits_of(x, shares.iter().zip(spans.iter()).map(|pair| wanted(pair).len()));
         Ok(output)
+    }
+
+    /// Logits of normed rows, cut into as many per share as `counts` says.
+    fn logits_of(&self, normed: &Rows, counts: impl ExactSizeIterator<Item = usize>) -> Vec<Rows> {
+        let mut all = Rows::default();
+        if !normed.is_empty() {
+            normed.times_into(&self.head, &mut all);
+        }
+        if counts.len() == 1 {
+            return vec![all];
+        }
+        let mut next = 0;
+        let cut = counts.map(|count| {
+            let mut rows = Rows::default();
+            rows.pick_from(&all, next..next + count);
+            next += count;
+            rows
+        });
+        cut.collect()
     }
 
     /// Logits after `tokens`, which follow what `sequence` has seen.
@@ -150,7 +210,7 @@ impl Backbone {
     /// As [`Backbone::step`].
     pub async fn forward(&self, sequence: &mut Sequence, tokens: &[u32], want: Want) -> Result<Rows, ForwardError> {
         let mut output = self.step(&mut [Share { sequence, tokens, want, reach: Reach::Any }]).await?;
-        Ok(output.logits.pop().unwrap_or_else(|| Rows::zeros(0, 1)))
+        Ok(output.logits.pop().unwrap_or_default())
     }
 
     /// Runs `prompt` and returns the logits of its last row, `[1, vocab]`.
@@ -159,7 +219,7 @@ impl Backbone {
     /// As [`Backbone::step`]; a prompt longer than the context fails before any work.
     pub async fn prefill(&self, sequence: &mut Sequence, prompt: &[u32]) -> Result<Rows, ForwardError> {
         self.check_tokens(sequence, prompt)?;
-        let mut logits = Rows::zeros(0, 1);
+        let mut logits = Rows::default();
         for tokens in prompt.chunks(PREFILL_TOKENS) {
             logits = self.forward(sequence, tokens, Want::Last).await?;
             // Local experts never wait: without this, whoever races the prefill against a stop would never be asked.
@@ -173,109 +233,18 @@ impl Backbone {
     /// # Errors
     /// Routed experts that could not be computed.
     pub async fn layer(&self, index: usize, x: Rows, sequence: &mut Sequence) -> Result<Rows, ForwardError> {
-        let span = Span { first: 0, rows: x.len(), position: sequence.position };
+        let mut buffers = self.buffers.lend();
+        buffers.spans.clear();
+        buffers.spans.push(Span { first: 0, rows: x.len(), position: sequence.position });
+        buffers.reach.clear();
+        buffers.reach.push(Reach::Any);
+        buffers.generations.clear();
+        buffers.generations.push(sequence.generation);
+        buffers.x = x;
         let mut share = [Share { sequence, tokens: &[], want: Want::Nothing, reach: Reach::Any }];
         let mut output = StepOutput { served: vec![Served::default()], ..StepOutput::default() };
-        self.layer_of(index, x, &mut share, &[span], &mut output).await
-    }
-
-    async fn layer_of(
-        &self,
-        index: usize,
-        mut x: Rows,
-        shares: &mut [Share<'_>],
-        spans: &[Span],
-        output: &mut StepOutput,
-    ) -> Result<Rows, ForwardError> {
-        let (layer, eps) = (&self.layers[index], self.hyper().rms_eps);
-        let input = x.normed(&layer.input_norm, eps);
-        let other = || ForwardError::State { expected: self.layers.len() };
-        let states = spans.iter().zip(shares.iter_mut().map(|share| &mut share.sequence.layers[index]));
-        x.add(&match &layer.mixer {
-            Mixer::Attention(mixer) => {
-                let caches = states.map(|(span, state)| match state {
-                    LayerState::Attention(cache) => Ok((*span, cache)),
-                    LayerState::DeltaNet(_) => Err(other()),
-                });
-                mixer.forward(&input, &mut caches.collect::<Result<Vec<_>, _>>()?, &self.rope)
-            }
-            Mixer::DeltaNet(mixer) => {
-                let states = states.map(|(span, state)| match state {
-                    LayerState::DeltaNet(state) => Ok((*span, state)),
-                    LayerState::Attention(_) => Err(other()),
-                });
-                mixer.forward(&input, &mut states.collect::<Result<Vec<_>, _>>()?)
-            }
-        });
-
-        let input = x.normed(&layer.post_norm, eps);
-        let routes = layer.router.choose(&input);
-        let per_row = routes.len() / x.len();
-        let begun = self.begin(index as u16, &input, &x.rms(), routes, shares, spans);
-        let shared = layer.shared.as_ref().map(|shared| shared.forward(&input));
-        let start = Instant::now();
-        let sums = begun.finish().await?;
-        output.experts += start.elapsed();
-        for (served, span) in output.served.iter_mut().zip(spans) {
-            let remote: u64 = sums.remote[span.first..span.first + span.rows].iter().map(|n| u64::from(*n)).sum();
-            served.remote += remote;
-            served.local += (span.rows * per_row) as u64 - remote;
-        }
-        combine(&mut x, &sums.rows, shared.as_ref());
-        Ok(x)
-    }
-
-    /// Hands the routed experts of a layer over, the rows that must stay apart from the others.
-    fn begin(
-        &self,
-        layer: u16,
-        input: &Rows,
-        rms: &[f32],
-        routes: Vec<Route>,
-        shares: &[Share<'_>],
-        spans: &[Span],
-    ) -> Begun {
-        let rows_of = |reach: Reach| -> Vec<usize> {
-            let of = shares.iter().zip(spans).filter(|(share, _)| share.reach == reach);
-            of.flat_map(|(_, span)| span.first..span.first + span.rows).collect()
-        };
-        let (rows, per_row) = (input.len(), routes.len() / input.len());
-        let owners = shares.iter().zip(spans);
-        let owners: Vec<GenerationId> =
-            owners.flat_map(|(share, span)| std::iter::repeat_n(share.sequence.generation, span.rows)).collect();
-        let parts = [Reach::Any, Reach::Trusted, Reach::Local].into_iter().filter_map(|reach| {
-            let (which, trusted_only) = (rows_of(reach), reach == Reach::Trusted);
-            let step = match which.len() {
-                0 => return None,
-                n if n == rows => {
-                    let (hidden, rms) = (input.values().to_vec(), rms.to_vec());
-                    MoeStep {
-                        layer,
-                        rows,
-                        hidden,
-                        rms,
-                        routes: routes.clone(),
-                        generations: owners.clone(),
-                        trusted_only,
-                    }
-                }
-                n => MoeStep {
-                    layer,
-                    rows: n,
-                    hidden: which.iter().flat_map(|r| input.row(*r)).copied().collect(),
-                    rms: which.iter().map(|r| rms[*r]).collect(),
-                    routes: which.iter().flat_map(|r| &routes[r * per_row..(r + 1) * per_row]).copied().collect(),
-                    generations: which.iter().map(|r| owners[*r]).collect(),
-                    trusted_only,
-                },
-            };
-            let pending = match reach {
-                Reach::Any | Reach::Trusted => self.dispatch.begin(step),
-                Reach::Local => self.dispatch.begin_here(step),
-            };
-            Some((which, pending))
-        });
-        Begun { rows, parts: parts.collect() }
+        self.trunk_layer(index, &mut share, &mut buffers, &mut output).await?;
+        Ok(std::mem::take(&mut buffers.x))
     }
 
     /// The tokens' embeddings: what enters the first layer.
@@ -284,16 +253,16 @@ impl Backbone {
     /// As [`Backbone::check_tokens`].
     pub fn embed(&self, sequence: &Sequence, tokens: &[u32]) -> Result<Rows, ForwardError> {
         self.check_tokens(sequence, tokens)?;
-        Ok(self.embeddings(tokens))
+        let mut x = Rows::default();
+        self.embed_into(tokens, &self.model.weights.embedding, &mut x);
+        Ok(x)
     }
 
-    fn embeddings(&self, tokens: &[u32]) -> Rows {
-        let embedding = &self.model.weights.embedding;
-        let mut x = Rows::zeros(tokens.len(), embedding.cols);
-        for (row, token) in x.iter_mut().zip(tokens) {
-            dequantise(embedding.ty, embedding.row(*token as usize), row);
-        }
-        x
+    pub(super) fn embed_into(&self, tokens: &[u32], embedding: &Matrix, x: &mut Rows) {
+        x.reshape(tokens.len(), embedding.cols);
+        parallel::rows(DEQUANTISE_WORK * x.values().len(), x.values_mut(), embedding.cols, |r, row| {
+            dequantise(embedding.ty, embedding.row(tokens[r] as usize), row);
+        });
     }
 
     /// Whether `tokens` can follow what `sequence` has seen.
@@ -315,7 +284,7 @@ impl Backbone {
         self.check_room(0, prompt)
     }
 
-    fn check_room(&self, position: usize, tokens: &[u32]) -> Result<(), ForwardError> {
+    pub(super) fn check_room(&self, position: usize, tokens: &[u32]) -> Result<(), ForwardError> {
         let (vocab, limit) = (self.model.weights.embedding.rows, self.hyper().context_length);
         let needed = position + tokens.len();
         match tokens.iter().find(|token| **token as usize >= vocab) {
@@ -329,27 +298,9 @@ impl Backbone {
     /// Logits of every row of `x`, what left the last layer.
     #[must_use]
     pub fn logits(&self, x: &Rows) -> Rows {
-        x.normed(&self.model.weights.final_norm, self.hyper().rms_eps).times(&self.head)
-    }
-}
-
-/// A layer's routed experts on their way: which rows of the step each part holds, and its sums.
-struct Begun {
-    rows: usize,
-    parts: Vec<(Vec<usize>, Pending)>,
-}
-
-impl Begun {
-    /// The sums in the order of the step's rows.
-    async fn finish(self) -> Result<StepSums, DispatchError> {
-        let mut rows: Vec<_> = std::iter::repeat_with(|| None).take(self.rows).collect();
-        let mut remote = vec![0; self.rows];
-        for (which, pending) in self.parts {
-            let sums = pending.await?;
-            for ((r, sum), served) in which.into_iter().zip(sums.rows).zip(sums.remote) {
-                (rows[r], remote[r]) = (Some(sum), served);
-            }
-        }
-        Ok(StepSums { rows: rows.into_iter().flatten().collect(), remote })
+        let (mut normed, mut logits) = (Rows::default(), Rows::default());
+        x.normed_into(&self.model.weights.final_norm, self.hyper().rms_eps, &mut normed);
+        normed.times_into(&self.head, &mut logits);
+        logits
     }
 }

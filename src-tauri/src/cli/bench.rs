@@ -25,6 +25,12 @@ pub struct BenchDecodeArgs {
     /// Streams at once, e.g. 1,4,16,64, instead of the remote run.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=128))]
     pub batch: Vec<u16>,
+    /// Threads; all processors when absent.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Measurements of each size, of which the median counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,
@@ -42,6 +48,12 @@ pub struct BenchPrefillArgs {
     /// Streams at once, e.g. 1,4,16,64.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=128))]
     pub batch: Vec<u16>,
+    /// Threads; all processors when absent.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Measurements of each size, of which the median counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,

@@ -5,15 +5,22 @@
 //! fused, and because the dense matrices of a large checkpoint are met as integers. The wider levels are faster, never
 //! different. Routed experts of exact types do not come here: their whole function is defined in integers.
 
+mod accumulate;
 mod bands;
 mod dense;
+mod elementwise;
 mod exact;
 mod ffn;
 mod floats;
+mod levels;
 mod math;
 mod product;
+mod state;
 
+pub use accumulate::{Factor, accumulate};
 pub use dense::{Dense, Residency};
+pub use elementwise::{Softmax, add_products, narrow, silu_each, silu_times, soften, times_sigmoid, times_silu, widen};
 pub use ffn::{FloatExpert, ffn};
 pub use math::{exp, sigmoid, silu, softmax, softplus};
-pub use product::{decay_and_add, dot, products, weighted_rows};
+pub use product::{dot, products, weighted_rows};
+pub use state::{DeltaToken, delta_token};

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -175,10 +175,14 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             if json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
         }
         BenchCommand::Decode(args) if !args.batch.is_empty() => {
-            batches(bench::Phase::Decode, args.model.as_deref(), &args.batch, args.tokens, args.json)?;
+            let (threads, rounds) = (args.threads, args.rounds);
+            let sizes = Sizes { batches: args.batch, tokens: args.tokens, threads, rounds };
+            batches(bench::Phase::Decode, args.model.as_deref(), &sizes, args.json)?;
         }
         BenchCommand::Prefill(args) => {
-            batches(bench::Phase::Prefill, args.model.as_deref(), &args.batch, args.tokens, args.json)?;
+            let (threads, rounds) = (args.threads, args.rounds);
+            let sizes = Sizes { batches: args.batch, tokens: args.tokens, threads, rounds };
+            batches(bench::Phase::Prefill, args.model.as_deref(), &sizes, args.json)?;
         }
         BenchCommand::Decode(args) => {
             let model = load_model(args.model.as_deref(), None)?;
@@ -196,14 +200,27 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How much of what is measured with several streams.
+struct Sizes {
+    batches: Vec<u16>,
+    tokens: u32,
+    threads: Option<u16>,
+    rounds: u16,
+}
+
 /// Several streams at once.
-fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &[u16], tokens: u32, json: bool) -> Result<(), AnyError> {
+fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &Sizes, json: bool) -> Result<(), AnyError> {
+    let threads = sizes.threads.map_or_else(all_threads, usize::from);
+    Crew::choose(threads)?;
     let options = bench::BatchOptions {
+        started: Instant::now(),
         model: load_model(model, None)?,
-        compute: device::cpu(all_threads())?,
+        compute: device::cpu(threads)?,
+        threads,
         phase,
-        batches: sizes.iter().map(|size| usize::from(*size)).collect(),
-        tokens: tokens as usize,
+        batches: sizes.batches.iter().map(|size| usize::from(*size)).collect(),
+        tokens: sizes.tokens as usize,
+        rounds: sizes.rounds.into(),
     };
     let found = runtime()?.block_on(bench::batches(options))?;
     if json {

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use rayon::prelude::*;
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
 
@@ -15,14 +14,15 @@ use super::stream::Stream;
 use super::{Accepted, Event, SchedulerConfig, StreamError};
 use crate::backbone::step::Share;
 use crate::backbone::{Backbone, PREFILL_TOKENS};
+use crate::kernel::Crew;
 use crate::shutdown::Shutdown;
 
 /// Prompt tokens in a step that others wait for; whole chunks of the delta rule.
 const PREFILL_BESIDE: usize = 256;
 /// Longest wait for a turn; a client that waits for minutes has gone or tries again.
 const QUEUE_PATIENCE: Duration = Duration::from_secs(300);
-/// Logits that one thread chooses from as fast as several would be woken.
-const PARALLEL_LOGITS_MIN: usize = 1 << 16;
+/// Work of choosing, in multiplications per logit.
+const CHOICE_WORK: usize = 2;
 
 /// The owner of all states.
 pub(super) struct Loop {
@@ -149,12 +149,16 @@ impl Loop {
         add(&counters.new_tokens, output.logits.iter().map(|rows| rows.len() as u64).sum());
 
         let logits: usize = output.logits.iter().map(|rows| rows.values().len()).sum();
-        let serial = if logits < PARALLEL_LOGITS_MIN { usize::MAX } else { 1 };
-        let given = part.par_iter_mut().with_min_len(serial).zip(&output.logits).zip(&output.served);
-        given.for_each(|(((stream, rows), logits), served)| {
-            let logits = (!logits.is_empty()).then(|| logits.row(0));
-            stream.advance(*rows, logits, *served, output.experts, &self.backbone);
-        });
+        let given = part.iter_mut().zip(&output.logits).zip(&output.served);
+        Crew::all().each(
+            CHOICE_WORK * logits,
+            given,
+            || (),
+            |(), (((stream, rows), logits), served)| {
+                let logits = (!logits.is_empty()).then(|| logits.row(0));
+                stream.advance(*rows, logits, *served, output.experts, &self.backbone);
+            },
+        );
         self.let_go();
     }
 

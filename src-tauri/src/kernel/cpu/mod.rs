@@ -17,6 +17,7 @@ mod kernel;
 pub(super) mod lanes;
 mod pieces;
 mod portable;
+pub(super) mod sixteen;
 
 pub use kernel::CpuKernel;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The feed-forward network of an expert in f32.
 
 use super::dense::{Dense, Residency};
-use super::math::silu;
+use super::elementwise::silu_times;
 use crate::model::ExpertWeights;
 
 /// An expert's three matrices, ready to multiply.
@@ -32,6 +32,6 @@ pub fn ffn(gate: &Dense, up: &Dense, down: &Dense, x: &[f32], out: &mut [f32]) {
     let mut inner = vec![0.0; rows * gate.rows()];
     let mut factor = vec![0.0; inner.len()];
     Dense::forward_many(&[gate, up], x, rows, &mut [&mut inner, &mut factor]);
-    inner.iter_mut().zip(&factor).for_each(|(g, u)| *g = silu(*g) * u);
+    silu_times(&mut inner, &factor);
     down.forward(&inner, rows, out);
 }

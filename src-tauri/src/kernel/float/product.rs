@@ -1,4 +1,4 @@
-//! Dot products, weighted sums of rows and rank-one updates in a fixed order.
+//! Dot products and weighted sums of rows in a fixed order.
 
 use crate::kernel::cpu::formats::{Brain, Format, Half, Native, Single};
 
@@ -190,15 +190,6 @@ fn weighted_rows_body(weights: &[f32], rows: &[f32], out: &mut [f32]) {
     }
 }
 
-#[inline(always)]
-fn decay_and_add_body(state: &mut [f32], decay: f32, key: &[f32], value: &[f32]) {
-    for (row, k) in state.chunks_exact_mut(value.len()).zip(key) {
-        for (s, v) in row.iter_mut().zip(value) {
-            *s = *s * decay + k * v;
-        }
-    }
-}
-
 /// Compiles one body for the instruction levels of x86-64 and picks the widest that the machine has.
 macro_rules! at_the_widest_level {
     ($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*), $wide:expr, $middle:expr, $narrow:expr) => {
@@ -262,12 +253,6 @@ at_the_widest_level! {
     /// `out += Σ weights_i · rows_i`, in ascending i; rows are as wide as `out`.
     weighted_rows(weights: &[f32], rows: &[f32], out: &mut [f32]),
     weighted_rows_body, weighted_rows_body, weighted_rows_body
-}
-
-at_the_widest_level! {
-    /// `state = decay · state + key ⊗ value`, state being `[key, value]`.
-    decay_and_add(state: &mut [f32], decay: f32, key: &[f32], value: &[f32]),
-    decay_and_add_body, decay_and_add_body, decay_and_add_body
 }
 
 /// `a · b` over their common length.
@@ -345,10 +330,6 @@ mod tests {
             let (mut wide, mut narrow) = (numbers(cols, 5), numbers(cols, 5));
             weighted_rows(&weights, &rows, &mut wide);
             weighted_rows_body(&weights, &rows, &mut narrow);
-            assert_eq!(wide, narrow);
-            let (mut wide, mut narrow) = (rows.clone(), rows.clone());
-            decay_and_add(&mut wide, 0.9, &weights, &numbers(cols, 6));
-            decay_and_add_body(&mut narrow, 0.9, &weights, &numbers(cols, 6));
             assert_eq!(wide, narrow);
         }
     }

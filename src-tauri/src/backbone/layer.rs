@@ -1,0 +1,149 @@
+//! One decoder layer over the rows of a step, and its routed experts' way out and home.
+//!
+//! The routed experts are handed over first; the shared expert is computed while they are away.
+
+use super::buffers::Buffers;
+use super::combine::combine;
+use super::rows::Rows;
+use super::sequence::{LayerState, Span};
+use super::step::{ForwardError, Reach, Share, StepOutput};
+use super::{Backbone, Layer, Mixer};
+use crate::dispatch::{DispatchError, MoeStep, Pending, Route, StepSums};
+use crate::types::GenerationId;
+use std::time::Instant;
+
+impl Backbone {
+    /// One layer of the trunk, over `x` and the other buffers; the states of its sequences move on.
+    pub(super) async fn trunk_layer(
+        &self,
+        index: usize,
+        shares: &mut [Share<'_>],
+        buffers: &mut Buffers,
+        output: &mut StepOutput,
+    ) -> Result<(), ForwardError> {
+        let layer = &self.layers[index];
+        let Buffers { x, input, update, spans, attention, delta_net, .. } = buffers;
+        x.normed_into(&layer.input_norm, self.hyper().rms_eps, input);
+        let other = || ForwardError::State { expected: self.layers.len() };
+        let states = spans.iter().zip(shares.iter_mut().map(|share| &mut share.sequence.layers[index]));
+        match &layer.mixer {
+            Mixer::Attention(mixer) => {
+                let caches = states.map(|(span, state)| match state {
+                    LayerState::Attention(cache) => Ok((*span, cache)),
+                    LayerState::DeltaNet(_) => Err(other()),
+                });
+                let mut caches = caches.collect::<Result<Vec<_>, _>>()?;
+                mixer.forward(input, &mut caches, &self.rope, attention, update);
+            }
+            Mixer::DeltaNet(mixer) => {
+                let states = states.map(|(span, state)| match state {
+                    LayerState::DeltaNet(state) => Ok((*span, state)),
+                    LayerState::Attention(_) => Err(other()),
+                });
+                mixer.forward(input, &mut states.collect::<Result<Vec<_>, _>>()?, delta_net, update);
+            }
+        }
+        x.add(update);
+        self.experts(layer, index as u16, buffers, output).await
+    }
+
+    /// `x + experts(norm x)` for the layer that dispatch calls `index`.
+    pub(super) async fn experts(
+        &self,
+        layer: &Layer,
+        index: u16,
+        buffers: &mut Buffers,
+        output: &mut StepOutput,
+    ) -> Result<(), ForwardError> {
+        let Buffers { x, input, spans, reach, generations, probabilities, shared, .. } = buffers;
+        x.normed_into(&layer.post_norm, self.hyper().rms_eps, input);
+        let routes = layer.router.choose(input, probabilities);
+        let per_row = routes.len() / x.len();
+        let begun = self.begin(index, input, x.rms(), routes, Whose { spans, reach, generations });
+        if let Some(expert) = &layer.shared {
+            expert.forward(input, shared);
+        }
+        let start = Instant::now();
+        let sums = begun.finish().await?;
+        output.experts += start.elapsed();
+        for (served, span) in output.served.iter_mut().zip(spans) {
+            let remote: u64 = sums.remote[span.first..span.first + span.rows].iter().map(|n| u64::from(*n)).sum();
+            served.remote += remote;
+            served.local += (span.rows * per_row) as u64 - remote;
+        }
+        combine(x, &sums.rows, layer.shared.is_some().then_some(&*shared));
+        Ok(())
+    }
+
+    /// Hands the routed experts of a layer over, the rows that must stay apart from the others.
+    fn begin(&self, layer: u16, input: &Rows, rms: Vec<f32>, routes: Vec<Route>, whose: Whose<'_>) -> Begun {
+        let ask = |reach: Reach, step: MoeStep| match reach {
+            Reach::Any | Reach::Trusted => self.dispatch.begin(step),
+            Reach::Local => self.dispatch.begin_here(step),
+        };
+        let Whose { spans, reach, generations } = whose;
+        let rows = input.len();
+        let owners = spans.iter().zip(generations);
+        let owners: Vec<GenerationId> =
+            owners.flat_map(|(span, generation)| std::iter::repeat_n(*generation, span.rows)).collect();
+        if let Some(first) = reach.first().filter(|first| reach.iter().all(|reach| reach == *first)) {
+            let (hidden, trusted_only) = (input.values().to_vec(), *first == Reach::Trusted);
+            let step = MoeStep { layer, rows, hidden, rms, routes, generations: owners, trusted_only };
+            return Begun::Together(ask(*first, step));
+        }
+        let per_row = routes.len() / rows;
+        let parts = [Reach::Any, Reach::Trusted, Reach::Local].into_iter().filter_map(|part| {
+            let of = spans.iter().zip(reach).filter(|(_, reach)| **reach == part);
+            let which: Vec<usize> = of.flat_map(|(span, _)| span.first..span.first + span.rows).collect();
+            if which.is_empty() {
+                return None;
+            }
+            let step = MoeStep {
+                layer,
+                rows: which.len(),
+                hidden: which.iter().flat_map(|r| input.row(*r)).copied().collect(),
+                rms: which.iter().map(|r| rms[*r]).collect(),
+                routes: which.iter().flat_map(|r| &routes[r * per_row..(r + 1) * per_row]).copied().collect(),
+                generations: which.iter().map(|r| owners[*r]).collect(),
+                trusted_only: part == Reach::Trusted,
+            };
+            Some((which, ask(part, step)))
+        });
+        Begun::Apart { rows, parts: parts.collect() }
+    }
+}
+
+/// Of each sequence of a step its rows, where they may go, and whose they are.
+#[derive(Clone, Copy)]
+struct Whose<'a> {
+    spans: &'a [Span],
+    reach: &'a [Reach],
+    generations: &'a [GenerationId],
+}
+
+/// A layer's routed experts on their way.
+enum Begun {
+    /// All rows in one.
+    Together(Pending),
+    /// Which rows of the step each part holds, and its sums.
+    Apart { rows: usize, parts: Vec<(Vec<usize>, Pending)> },
+}
+
+impl Begun {
+    /// The sums in the order of the step's rows.
+    async fn finish(self) -> Result<StepSums, DispatchError> {
+        let (rows, parts) = match self {
+            Self::Together(pending) => return pending.await,
+            Self::Apart { rows, parts } => (rows, parts),
+        };
+        let mut sums: Vec<_> = std::iter::repeat_with(|| None).take(rows).collect();
+        let mut remote = vec![0; rows];
+        for (which, pending) in parts {
+            let part = pending.await?;
+            for ((r, sum), served) in which.into_iter().zip(part.rows).zip(part.remote) {
+                (sums[r], remote[r]) = (Some(sum), served);
+            }
+        }
+        Ok(StepSums { rows: sums.into_iter().flatten().collect(), remote })
+    }
+}
