@@ -68,8 +68,10 @@ struct State {
     /// What the device has passed.
     proven: Vec<Types>,
     open: Option<Open>,
-    /// Not before this moment.
-    next: Option<Instant>,
+    /// When a device that has passed is asked again.
+    again: Option<Instant>,
+    /// Nothing is asked before this moment.
+    not_before: Option<Instant>,
 }
 
 /// Whether a session's device may be asked for work.
@@ -125,7 +127,12 @@ impl Shared {
     /// # Errors
     /// As [`super::fleet::Fleet::ready`].
     pub fn slice_ready(self: &Arc<Self>, session: &Arc<Session>, ready: &SliceReady) -> Result<(), FrameError> {
-        let coming = self.fleet.leased(session, ready.lease).map(|slice| (ready.lease, slice));
+        let coming = if ready.experts.is_empty() {
+            self.fleet.leased(session, ready.lease)
+        } else {
+            Some(Slice::from_ranges(&ready.experts)?)
+        };
+        let coming = coming.map(|slice| (ready.lease, slice));
         if !self.unproven(session, &Vec::from_iter(coming)).is_empty() {
             session.proof.holds.store(false, Relaxed);
         }
@@ -173,7 +180,8 @@ impl Shared {
         let (is_open, is_due, is_late) = {
             let state = session.proof.state();
             let late = state.open.as_ref().is_some_and(|open| open.late);
-            (state.open.is_some(), state.next.is_none_or(|next| next <= now), late)
+            let wanted = !missing.is_empty() || state.again.is_some_and(|again| again <= now);
+            (state.open.is_some(), wanted && state.not_before.is_none_or(|moment| moment <= now), late)
         };
         let holds = missing.is_empty() && !is_late;
         if session.proof.holds.swap(holds, Relaxed) != holds {
@@ -330,7 +338,7 @@ impl Proof {
     }
 
     /// Notes a right answer; whether it was the last one that the device owed.
-    fn answered(&self, challenge: u64, next: Instant) -> bool {
+    fn answered(&self, challenge: u64, again: Instant) -> bool {
         let mut state = self.state();
         // It may belong to a challenge that another one has taken the place of.
         let Some(open) = state.open.as_mut().filter(|open| open.challenge == challenge) else { return false };
@@ -344,14 +352,14 @@ impl Proof {
                 state.proven.push(types);
             }
         }
-        state.next = Some(next);
+        state.again = Some(again);
         true
     }
 
     /// Gives the open challenge up; another one follows after a pause.
     fn put_off(&self) {
         let mut state = self.state();
-        (state.open, state.next) = (None, Some(Instant::now() + RETRY));
+        (state.open, state.not_before) = (None, Some(Instant::now() + RETRY));
     }
 
     /// Whether the open challenge has become late just now.
