@@ -9,8 +9,8 @@
 mod proof;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -63,7 +63,12 @@ impl Shared {
     /// # Errors
     /// As [`super::fleet::Fleet::ready`].
     pub fn slice_ready(self: &Arc<Self>, session: &Arc<Session>, ready: &SliceReady) -> Result<(), FrameError> {
-        let coming = self.fleet.leased(session, ready.lease).map(|slice| (ready.lease, slice));
+        let coming = if ready.experts.is_empty() {
+            self.fleet.leased(session, ready.lease)
+        } else {
+            Some(Slice::from_ranges(&ready.experts)?)
+        };
+        let coming = coming.map(|slice| (ready.lease, slice));
         if !self.unproven(session, &Vec::from_iter(coming)).is_empty() {
             session.proof.holds.store(false, Relaxed);
         }
@@ -111,7 +116,8 @@ impl Shared {
         let (is_open, is_due, is_late) = {
             let state = session.proof.state();
             let late = state.open.as_ref().is_some_and(|open| open.late);
-            (state.open.is_some(), state.next.is_none_or(|next| next <= now), late)
+            let wanted = !missing.is_empty() || state.again.is_some_and(|again| again <= now);
+            (state.open.is_some(), wanted && state.not_before.is_none_or(|moment| moment <= now), late)
         };
         let holds = missing.is_empty() && !is_late && !session.proof.is_evaded();
         if session.proof.holds.swap(holds, Relaxed) != holds {

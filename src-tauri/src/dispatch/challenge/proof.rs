@@ -49,8 +49,10 @@ pub(super) struct State {
     /// What the device has passed.
     pub(super) proven: Vec<Types>,
     pub(super) open: Option<Open>,
-    /// Not before this moment.
-    pub(super) next: Option<Instant>,
+    /// When a device that has passed is asked again.
+    pub(super) again: Option<Instant>,
+    /// Nothing is asked before this moment.
+    pub(super) not_before: Option<Instant>,
     /// When it was last called otherwise.
     pub(super) named: Option<Instant>,
     /// Challenges that it declined, one after the other.
@@ -87,8 +89,8 @@ impl Proof {
             return false;
         }
         // Whoever changes its name waits: else every new name would buy a challenge, and the backbone's time.
-        let next = state.named.map(|at| at + RENAME_PAUSE).filter(|next| *next > Instant::now());
-        *state = State { device: device.to_owned(), named: Some(Instant::now()), next, ..State::default() };
+        let not_before = state.named.map(|at| at + RENAME_PAUSE).filter(|moment| *moment > Instant::now());
+        *state = State { device: device.to_owned(), named: Some(Instant::now()), not_before, ..State::default() };
         self.holds.swap(false, Relaxed)
     }
 
@@ -103,7 +105,7 @@ impl Proof {
     }
 
     /// Notes a right answer; whether it was the last one that the device owed.
-    pub(super) fn answered(&self, challenge: u64, next: Instant) -> bool {
+    pub(super) fn answered(&self, challenge: u64, again: Instant) -> bool {
         let mut state = self.state();
         // It may belong to a challenge that another one has taken the place of.
         let Some(open) = state.open.as_mut().filter(|open| open.challenge == challenge) else { return false };
@@ -117,14 +119,14 @@ impl Proof {
                 state.proven.push(types);
             }
         }
-        (state.next, state.declined) = (Some(next), 0);
+        (state.again, state.declined) = (Some(again), 0);
         true
     }
 
     /// Gives the open challenge up; another one follows after a pause, which grows with every time.
     pub(super) fn put_off(&self) {
         let mut state = self.state();
-        (state.open, state.next) = (None, Some(Instant::now() + RETRY * (1 + state.declined).min(30)));
+        (state.open, state.not_before) = (None, Some(Instant::now() + RETRY * (1 + state.declined).min(30)));
     }
 
     /// Whether it was asked so often in vain that its proof holds no longer.
