@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvasir::dispatch::{
-    DeadlineRule, Dispatch as _, LocalDispatch, Mode, MoeStep, RemoteConfig, RemoteDispatch, Route, RowSum, TrustConfig,
+    AuditPolicy, DeadlineRule, Dispatch as _, LocalDispatch, Mode, MoeStep, RemoteConfig, RemoteDispatch, Route,
+    RowSum, TrustConfig,
 };
 use kvasir::hub::{self, HubConfig, HubTiming, ReceiptTiming};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
@@ -90,9 +91,10 @@ impl Backbone {
         Self::start_with(model, layers, Duration::from_secs(10)).await
     }
 
+    /// With workers that have nothing to prove any more, so that what they do is seen and not what audits do about it.
     pub async fn start_with(model: Arc<Model>, layers: Vec<u16>, floor: Duration) -> Self {
-        let deadlines = DeadlineRule { floor, ceiling: floor, ..DeadlineRule::default() };
-        Self::start_as(model, RemoteConfig { deadlines, ..RemoteConfig::new(layers) }).await
+        let audit = AuditPolicy { first_assignments: 0, young_assignments: 0, rate: 0.0, ..AuditPolicy::default() };
+        Self::start_trusting(model, layers, floor, TrustConfig { audit, ..TrustConfig::default() }).await
     }
 
     pub async fn start_trusting(model: Arc<Model>, layers: Vec<u16>, floor: Duration, trust: TrustConfig) -> Self {
