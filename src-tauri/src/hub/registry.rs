@@ -108,8 +108,11 @@ impl Registry {
     /// Tells every session of a wallet; how many there are.
     pub fn notify(&self, wallet: &PublicKey, notice: Notice) -> usize {
         let rows = self.lock();
-        let own = rows.get(wallet).into_iter().flat_map(HashMap::values);
-        own.map(|row| row.notice.send_replace(Some(notice))).count()
+        let Some(own) = rows.get(wallet) else { return 0 };
+        for row in own.values() {
+            row.notice.send_replace(Some(notice));
+        }
+        own.len()
     }
 
     /// Keeps a wallet away for `pause` from `now` on; zero lets it come.

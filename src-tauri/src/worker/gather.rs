@@ -65,10 +65,10 @@ impl<'a> Gathering<'a> {
         if self.done > 0 && !wanted.is_empty() {
             self.tell().await?;
         }
-        let mut missing = self.from_here(wanted).await?;
+        let mut missing = self.take_from_here(wanted).await?;
         let mut tries = 0;
         while !missing.is_empty() {
-            let Fetched { damaged, mut elsewhere } = self.from_link(missing).await?;
+            let Fetched { damaged, mut elsewhere } = self.take_from_link(missing).await?;
             if let Some(first) = damaged.first() {
                 tries += 1;
                 warn!(experts = damaged.len(), "experts came damaged and are fetched again");
@@ -77,13 +77,13 @@ impl<'a> Gathering<'a> {
                 }
             }
             missing = damaged;
-            missing.append(&mut self.from_others(&mut elsewhere).await?);
+            missing.append(&mut self.take_from_others(&mut elsewhere).await?);
         }
         Ok(())
     }
 
     /// Takes what is on this machine; gives what is not.
-    async fn from_here(&mut self, wanted: Vec<Wanted>) -> Result<Vec<Wanted>, FetchError> {
+    async fn take_from_here(&mut self, wanted: Vec<Wanted>) -> Result<Vec<Wanted>, FetchError> {
         let library = &self.taking.library;
         if library.weights().is_none() && library.cache().is_none() {
             return Ok(wanted);
@@ -104,13 +104,13 @@ impl<'a> Gathering<'a> {
 
     /// Waits for what other workers fetch into the same directory; gives what they left. One that does not get on
     /// for as long as a link may is not waited for.
-    async fn from_others(&mut self, elsewhere: &mut Vec<Wanted>) -> Result<Vec<Wanted>, FetchError> {
+    async fn take_from_others(&mut self, elsewhere: &mut Vec<Wanted>) -> Result<Vec<Wanted>, FetchError> {
         let Some(first) = elsewhere.first().copied() else { return Ok(Vec::new()) };
         debug!(experts = elsewhere.len(), "another worker fetches them");
         let since = Instant::now();
         loop {
             let before = elsewhere.len();
-            *elsewhere = self.from_here(std::mem::take(elsewhere)).await?;
+            *elsewhere = self.take_from_here(std::mem::take(elsewhere)).await?;
             let Some(still) = elsewhere.first() else { return Ok(Vec::new()) };
             let is_busy = before == elsewhere.len() && still.id == first.id && self.is_busy(*still).await?;
             if !is_busy || since.elapsed() > self.taking.patience {
@@ -127,7 +127,7 @@ impl<'a> Gathering<'a> {
     }
 
     /// Fetches over the link; what came is checked and placed while the next is on its way.
-    async fn from_link(&mut self, wanted: Vec<Wanted>) -> Result<Fetched, FetchError> {
+    async fn take_from_link(&mut self, wanted: Vec<Wanted>) -> Result<Fetched, FetchError> {
         let (taking, manifest) = (self.taking, self.manifest);
         let (tx, rx) = mpsc::channel(1);
         let fetch = async {
@@ -154,7 +154,7 @@ impl<'a> Gathering<'a> {
                 .boxed();
             while let Some(checked) = checked.try_next().await? {
                 match checked {
-                    Checked::Placed(wanted, expert) => self.put(wanted, expert).await?,
+                    Checked::Placed(wanted, expert) => self.put(wanted, *expert).await?,
                     Checked::Damaged(wanted) => fetched.damaged.push(wanted),
                     Checked::Elsewhere(wanted) => fetched.elsewhere.push(wanted),
                 }
@@ -201,7 +201,7 @@ struct Fetched {
 }
 
 enum Checked {
-    Placed(Wanted, Expert),
+    Placed(Wanted, Box<Expert>),
     Damaged(Wanted),
     Elsewhere(Wanted),
 }
@@ -236,7 +236,7 @@ async fn verify(taking: &Taking, manifest: &Arc<Manifest>, wanted: Wanted, part:
         ExpertWeights::from_bytes(&shape?, &Data::from(bytes)).ok()
     });
     match verified.await? {
-        Some(weights) => Ok(Checked::Placed(wanted, place(taking, wanted.id, weights).await?)),
+        Some(weights) => Ok(Checked::Placed(wanted, Box::new(place(taking, wanted.id, weights).await?))),
         None => Ok(Checked::Damaged(wanted)),
     }
 }

@@ -15,6 +15,9 @@ const FAR_ABOVE: f64 = 2.0;
 /// Bytes that may still move.
 struct Budget(u64);
 
+/// Experts of a layer that a worker may take over: how good that is, the layer, the experts, and the bytes that move.
+type Move = ((bool, bool, f64), usize, Vec<usize>, u64);
+
 impl Budget {
     fn spend(&mut self, bytes: u64) -> bool {
         let enough = self.0 >= bytes;
@@ -66,7 +69,7 @@ impl Table<'_> {
     fn take_layers(&mut self, worker: usize, aim: f64, budget: &mut Budget) {
         while (self.desks[worker].own as f64) < aim {
             let desk = &self.desks[worker];
-            let mut best: Option<((bool, bool, f64), usize, Vec<usize>, u64)> = None;
+            let mut best: Option<Move> = None;
             for layer in self.hot_first.iter().copied() {
                 let size = self.layers[layer];
                 if !desk.may_hold(size.layer) {
