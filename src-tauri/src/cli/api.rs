@@ -87,6 +87,8 @@ pub struct CreateKeyArgs {
 pub enum KeyRoute {
     /// To any worker.
     Any,
+    /// To workers of trusted wallets alone.
+    Trusted,
     /// Not out of the backbone.
     Local,
 }

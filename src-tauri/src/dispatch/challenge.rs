@@ -1,13 +1,16 @@
 //! Asks a device for rows whose answers the backbone knows, before any traffic and again from time to time.
 //!
 //! A device is asked once for every combination of weight types in its slice, for one row and for a batch, since those
-//! take different kernels. The rows are drawn anew each time, on experts that the worker holds, and look like work.
+//! take different kernels. The rows are drawn anew each time, on experts that the worker holds. A challenge can be
+//! told from work: it finds what computes wrongly, and who lies in work alone is the audits' to catch.
 //! **Promises:** nothing is asked of a device that has not passed, or of one that offers another name since; an answer
 //! that is late costs the worker its routes and nothing else; a wrong one costs the device.
 
+mod proof;
+
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -26,6 +29,9 @@ use crate::wire::frame::FLAG_FLOAT;
 use crate::wire::work::{Dispatch, Partials};
 use crate::wire::{Frame, FrameError, Header, Kind, Slice};
 
+pub(super) use proof::Proof;
+use proof::{Open, Question, Types};
+
 /// Ids of challenges have this bit; those of work never get so far.
 pub(super) const CHALLENGE: u64 = 1 << 63;
 /// Rows of the second question: more than the kernels for single rows take.
@@ -34,77 +40,9 @@ const BATCH_ROWS: usize = 17;
 const EXPERTS_ASKED: usize = 8;
 /// Between two looks at who is to be challenged.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Pause after a challenge that was declined or found no room.
-const RETRY: Duration = Duration::from_secs(1);
 
-/// Types of gate, up and down.
-type Types = [BlockType; 3];
 /// Types that a device is asked for, with the lease and the experts to ask it on.
 type Asked = BTreeMap<Types, (u32, Vec<ExpertId>)>;
-
-/// A question whose answer is awaited.
-struct Question {
-    /// Which challenge it is of.
-    challenge: u64,
-    layer: u16,
-    dispatch: Dispatch,
-}
-
-struct Open {
-    /// Its number.
-    challenge: u64,
-    questions: HashMap<u64, Question>,
-    /// Questions that are not answered rightly yet.
-    left: usize,
-    types: Vec<Types>,
-    sent: Instant,
-    late: bool,
-}
-
-#[derive(Default)]
-struct State {
-    /// As it was offered last.
-    device: String,
-    /// What the device has passed.
-    proven: Vec<Types>,
-    open: Option<Open>,
-    /// Not before this moment.
-    next: Option<Instant>,
-}
-
-/// Whether a session's device may be asked for work.
-#[derive(Default)]
-pub(super) struct Proof {
-    holds: AtomicBool,
-    state: Mutex<State>,
-}
-
-impl Proof {
-    /// Whether it may.
-    pub fn holds(&self) -> bool {
-        self.holds.load(Relaxed)
-    }
-
-    /// A proof that needs no challenge.
-    #[cfg(test)]
-    pub fn granted(&self) {
-        self.holds.store(true, Relaxed);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The device is called `device`; another name than before proves nothing. Whether a proof is lost by it.
-    fn named(&self, device: &str) -> bool {
-        let mut state = self.state();
-        if state.device == device {
-            return false;
-        }
-        *state = State { device: device.to_owned(), ..State::default() };
-        self.holds.swap(false, Relaxed)
-    }
-}
 
 impl Shared {
     /// A worker offers its device.
@@ -125,7 +63,12 @@ impl Shared {
     /// # Errors
     /// As [`super::fleet::Fleet::ready`].
     pub fn slice_ready(self: &Arc<Self>, session: &Arc<Session>, ready: &SliceReady) -> Result<(), FrameError> {
-        let coming = self.fleet.leased(session, ready.lease).map(|slice| (ready.lease, slice));
+        let coming = if ready.experts.is_empty() {
+            self.fleet.leased(session, ready.lease)
+        } else {
+            Some(Slice::from_ranges(&ready.experts)?)
+        };
+        let coming = coming.map(|slice| (ready.lease, slice));
         if !self.unproven(session, &Vec::from_iter(coming)).is_empty() {
             session.proof.holds.store(false, Relaxed);
         }
@@ -173,9 +116,10 @@ impl Shared {
         let (is_open, is_due, is_late) = {
             let state = session.proof.state();
             let late = state.open.as_ref().is_some_and(|open| open.late);
-            (state.open.is_some(), state.next.is_none_or(|next| next <= now), late)
+            let wanted = !missing.is_empty() || state.again.is_some_and(|again| again <= now);
+            (state.open.is_some(), wanted && state.not_before.is_none_or(|moment| moment <= now), late)
         };
-        let holds = missing.is_empty() && !is_late;
+        let holds = missing.is_empty() && !is_late && !session.proof.is_evaded();
         if session.proof.holds.swap(holds, Relaxed) != holds {
             self.fleet.proof_changed(holds);
         }
@@ -261,8 +205,13 @@ impl Shared {
             state.open.as_mut().and_then(|open| open.questions.remove(&frame.header.request))
         };
         let Some(question) = question else { return Counters::add(&self.counters.refused, 1) };
+        // A crowd of newcomers waits its turn outside of this machine's memory.
+        let Ok(judge) = Arc::clone(&self.trust.judges).try_acquire_owned() else { return session.proof.put_off() };
         let (shared, session) = (Arc::clone(self), Arc::clone(session));
-        tokio::spawn(async move { shared.judge_reply(&session, question, frame).await });
+        tokio::spawn(async move {
+            let _judge = judge;
+            shared.judge_reply(&session, question, frame).await;
+        });
     }
 
     async fn judge_reply(self: &Arc<Self>, session: &Arc<Session>, question: Question, frame: Frame) {
@@ -297,9 +246,17 @@ impl Shared {
     }
 
     /// A worker will not answer a challenge now.
-    pub fn challenge_declined(&self, session: &Session, reason: &str) {
+    pub fn challenge_declined(&self, session: &Session, request: u64, reason: &str) {
         tracing::debug!(session = %session.opened.session_id, reason, "challenge declined");
-        session.proof.put_off();
+        let is_open = {
+            let mut state = session.proof.state();
+            let is_open = state.open.as_ref().is_some_and(|open| open.questions.contains_key(&request));
+            state.declined = state.declined.saturating_add(u32::from(is_open));
+            is_open
+        };
+        if is_open {
+            session.proof.put_off();
+        }
     }
 
     /// Challenges whoever is due, and takes the routes of whoever is late, until the process stops.
@@ -315,53 +272,6 @@ impl Shared {
                 self.review(&session);
             }
         }
-    }
-}
-
-impl Proof {
-    /// Notes a challenge that is about to be sent; `false` when another one is open already.
-    fn opens(&self, open: Open) -> bool {
-        let mut state = self.state();
-        let is_first = state.open.is_none();
-        if is_first {
-            state.open = Some(open);
-        }
-        is_first
-    }
-
-    /// Notes a right answer; whether it was the last one that the device owed.
-    fn answered(&self, challenge: u64, next: Instant) -> bool {
-        let mut state = self.state();
-        // It may belong to a challenge that another one has taken the place of.
-        let Some(open) = state.open.as_mut().filter(|open| open.challenge == challenge) else { return false };
-        open.left -= 1;
-        if open.left > 0 {
-            return false;
-        }
-        let passed = state.open.take().map(|open| open.types).unwrap_or_default();
-        for types in passed {
-            if !state.proven.contains(&types) {
-                state.proven.push(types);
-            }
-        }
-        state.next = Some(next);
-        true
-    }
-
-    /// Gives the open challenge up; another one follows after a pause.
-    fn put_off(&self) {
-        let mut state = self.state();
-        (state.open, state.next) = (None, Some(Instant::now() + RETRY));
-    }
-
-    /// Whether the open challenge has become late just now.
-    fn is_late(&self, patience: Duration) -> bool {
-        let mut state = self.state();
-        let Some(open) = state.open.as_mut().filter(|open| !open.late && open.sent.elapsed() >= patience) else {
-            return false;
-        };
-        open.late = true;
-        true
     }
 }
 

@@ -139,6 +139,12 @@ impl OpenStep {
         self.rows.len()
     }
 
+    /// Whether its experts are computed in integers, so that every holder gives the same bytes.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.form == Form::Exact
+    }
+
     /// Whether only workers of trusted wallets may be asked.
     #[must_use]
     pub fn is_for_trusted(&self) -> bool {

@@ -12,7 +12,7 @@ mod routes;
 mod trust;
 mod view;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::heat::Heat;
 use super::placement::{LayerSize, Numbering, Rules};
-use super::session::Session;
+use super::session::{Misses, Session};
 use crate::shutdown::Shutdown;
 use crate::types::{Digest, PublicKey, SessionId, WorkerId};
 use crate::wire::control::{ExpertGet, Offer, Release, SliceReady};
@@ -36,6 +36,10 @@ pub use view::{NotReady, WorkerView};
 const GATHERING: Duration = Duration::from_millis(50);
 /// How often leases are looked through for those that ran out.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long an installation's misses are remembered when it is away: the longest that it could be benched for.
+const OWED_FOR: Duration = Duration::from_secs(5 * 60);
+/// Installations whose misses are remembered.
+const OWING_MAX: usize = 4096;
 /// Layers that an offer may wish for, also of a model with more.
 const WANTS_MAX: usize = 4096;
 
@@ -75,6 +79,19 @@ struct Members {
     is_covered: bool,
     /// When shares were last made even.
     levelled: Option<Instant>,
+    /// What installations that left still owe, and since when they are away.
+    owing: HashMap<(PublicKey, WorkerId), (Misses, Instant)>,
+}
+
+impl Members {
+    /// Keeps a session's misses for its installation's next one, for a while.
+    fn remember(&mut self, session: &Session, now: Instant) {
+        let Some(misses) = session.misses() else { return };
+        self.owing.retain(|_, (_, since)| now - *since < OWED_FOR);
+        if self.owing.len() < OWING_MAX {
+            self.owing.insert((session.opened.wallet, session.opened.worker_id), (misses, now));
+        }
+    }
 }
 
 /// See the module.
@@ -127,13 +144,18 @@ impl Fleet {
 
     pub fn join(&self, session: Arc<Session>) {
         let member = Member::new(Arc::clone(&session), &self.goods);
-        self.members().by_key.insert(key(&session), member);
+        let mut members = self.members();
+        if let Some((misses, _)) = members.owing.remove(&(session.opened.wallet, session.opened.worker_id)) {
+            session.owes(misses);
+        }
+        members.by_key.insert(key(&session), member);
         self.changed.send_replace(());
     }
 
     pub fn leave(&self, session: &Session) {
         let mut members = self.members();
         if let Some(left) = members.by_key.remove(&key(session)) {
+            members.remember(session, Instant::now());
             self.request_placement(&mut members);
             if left.routed {
                 self.reroute(&mut members);

@@ -240,7 +240,7 @@ impl Shared {
                 return Ok(false);
             }
             Kind::Decline if frame.header.request & CHALLENGE != 0 => {
-                self.challenge_declined(session, &Decline::read(&frame)?.reason);
+                self.challenge_declined(session, frame.header.request, &Decline::read(&frame)?.reason);
                 return Ok(false);
             }
             Kind::Decline => session.inflight.decline(frame.header.request, Decline::read(&frame)?.reason),

@@ -8,6 +8,7 @@ mod audit;
 mod batch;
 mod challenge;
 mod choice;
+mod claims;
 pub mod counters;
 mod door;
 pub mod estimate;

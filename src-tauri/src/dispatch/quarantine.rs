@@ -72,7 +72,7 @@ impl Shared {
     /// looked at again.
     pub fn fail_device(self: &Arc<Self>, session: &Arc<Session>, device: String, reason: String) {
         let dossier = Arc::clone(&session.dossier);
-        if !dossier.catch() {
+        if !dossier.catch_device() {
             return;
         }
         let (wallet, session_id) = (dossier.wallet, dossier.session_id);
@@ -85,6 +85,9 @@ impl Shared {
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let Some(request) = shared.audit_again(&dossier, None).await else { return };
+            if !dossier.catch() {
+                return;
+            }
             shared.name_generations(&dossier, Some(request), None);
             let wallet = dossier.wallet;
             let reason = format!("audit after a failed challenge: the answer to request {request} was false");

@@ -307,7 +307,9 @@ impl Shared {
         }
         let corrected = self.audit_before_use(open.layer(), &mut round).await?;
         self.doubt(open, &mut round).await?;
-        computing.extend(self.compute_here(open, &mut round)?);
+        // What a worker lied about is computed here also where others must be asked first: they were, and the step
+        // must not fail for it.
+        computing.extend(self.here.spawn(open.layer(), std::mem::take(&mut round.local)));
 
         let mut failed_rows = BTreeSet::new();
         for request in &round.requests {
@@ -350,30 +352,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Computes the rows that workers say they cannot. A row that fails costs all its holders their pay and may end in
-    /// other bits, so the word of one of them is not enough: a part with a claim that this machine does not confirm is
-    /// refused as a whole and done here.
-    async fn doubt(self: &Arc<Self>, open: &OpenStep, round: &mut Round) -> Result<(), DispatchError> {
-        for request in 0..round.requests.len() {
-            for index in 0..round.requests[request].asked.len() {
-                let Some((rows, claims)) = round.requests[request].claims(index) else { continue };
-                let experts = round.requests[request].experts();
-                let parts = open.parts_of(&rows, |expert| experts.contains(&expert));
-                let Some(work) = self.here.spawn(open.layer(), parts) else { continue };
-                let (_, partials) = joined(work).await??;
-                if partials.iter().flat_map(|p| &p.status).eq(&claims) {
-                    continue;
-                }
-                round.refused += 1;
-                let request = &mut round.requests[request];
-                request.refuse(index, "claim");
-                round.local.push(request.asked[index].part.clone());
-                Counters::add(&self.counters.recomputed, assignments_of(&round.local[round.local.len() - 1..]));
-            }
-        }
-        Ok(())
-    }
-
     fn count_failure(&self, request: &Request) {
         let counter = match request.failure {
             Some(Failure::Late) => {
@@ -389,7 +367,7 @@ impl Shared {
     }
 }
 
-fn assignments_of(parts: &[Part]) -> usize {
+pub(super) fn assignments_of(parts: &[Part]) -> usize {
     parts.iter().map(|part| part.dispatch.assignments.len()).sum()
 }
 

@@ -40,6 +40,13 @@ struct Pace {
     asked: Option<Instant>,
 }
 
+/// What a worker's last session owed when it ended; the next one begins with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Misses {
+    in_a_row: u32,
+    benched_until: Option<Instant>,
+}
+
 impl Pace {
     fn bench(&mut self, now: Instant) {
         let doublings = self.misses_in_a_row.saturating_sub(MISSES_IN_A_ROW).min(BENCH_DOUBLINGS_MAX);
@@ -103,6 +110,19 @@ impl Session {
         self.pace().estimate.offered(assignments_per_s);
     }
 
+    /// The misses that a reconnect must not wash off, if there are any.
+    pub fn misses(&self) -> Option<Misses> {
+        let pace = self.pace();
+        let misses = Misses { in_a_row: pace.misses_in_a_row, benched_until: pace.benched_until };
+        (misses.in_a_row > 0).then_some(misses)
+    }
+
+    /// The same installation was here before, and this is what it still owed.
+    pub fn owes(&self, misses: Misses) {
+        let mut pace = self.pace();
+        (pace.misses_in_a_row, pace.benched_until) = (misses.in_a_row, misses.benched_until);
+    }
+
     /// What its answers have shown so far.
     pub fn measured(&self) -> Measured {
         self.pace().estimate.measured()
@@ -119,7 +139,7 @@ impl Session {
         let pace = self.pace();
         let standing = if pace.benched_until.is_some_and(|until| now < until) {
             Standing::Benched
-        } else if pace.asked.is_none_or(|asked| now - asked > STALE_AFTER) {
+        } else if pace.asked.map_or(pace.misses_in_a_row == 0, |asked| now - asked > STALE_AFTER) {
             Standing::Stale
         } else {
             Standing::Busy
@@ -239,6 +259,19 @@ pub(super) mod tests {
         assert!(!ended.is_requested());
         session.judge(0, 1, 1, 0, "ok");
         assert!(ended.is_requested());
+    }
+
+    #[test]
+    fn a_reconnect_washes_off_no_misses() {
+        let (session, _frames, _ended) = Session::new(opened(1));
+        let now = Instant::now();
+        assert_eq!(session.misses(), None);
+        (0..MISSES_IN_A_ROW).for_each(|_| session.missed(now));
+        let (again, _frames, _ended) = Session::new(opened(2));
+        assert_eq!(again.candidate(now).standing, Standing::Stale, "a newcomer is tried");
+        again.owes(session.misses().unwrap());
+        assert!(!again.may_be_asked(now) && again.may_be_asked(now + BENCH));
+        assert_eq!(again.candidate(now + BENCH).standing, Standing::Busy, "and one that owes gets no favour");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! backbone's own ([`super::audit`]); whoever was caught is not asked again ([`super::quarantine`]).
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use crate::shutdown::Shutdown;
 use crate::types::{PublicKey, SessionId};
 use crate::wire::control::Quarantine;
 
+/// Answers to challenges that may be judged or wait for it at once.
+const JUDGES_MAX: usize = 64;
 /// Audits that may wait for their turn.
 const AUDITS_QUEUED: usize = 1024;
 /// KiB of requests and answers that they may hold.
@@ -96,22 +98,32 @@ pub(super) struct Dossier {
     pub wallet: PublicKey,
     /// What its work went into.
     pub record: Record,
-    caught: AtomicBool,
+    caught: AtomicU8,
 }
+
+/// How far a session was caught: nothing of it is used any more, only its device is out, or its wallet is.
+const DEVICE_CAUGHT: u8 = 1;
+const WALLET_CAUGHT: u8 = 2;
 
 impl Dossier {
     pub fn new(session_id: SessionId, wallet: PublicKey) -> Self {
-        Self { session_id, wallet, record: Record::default(), caught: AtomicBool::new(false) }
+        Self { session_id, wallet, record: Record::default(), caught: AtomicU8::new(0) }
     }
 
     /// Whether nothing of this session may be used any more.
     pub fn is_caught(&self) -> bool {
-        self.caught.load(Relaxed)
+        self.caught.load(Relaxed) > 0
     }
 
-    /// Notes that the session was caught; whether it was news.
+    /// Notes that the session's wallet was caught; whether it was news. That its device was is no excuse: a liar who
+    /// fails a challenge on purpose is caught all the same.
     pub fn catch(&self) -> bool {
-        !self.caught.swap(true, Relaxed)
+        self.caught.fetch_max(WALLET_CAUGHT, Relaxed) < WALLET_CAUGHT
+    }
+
+    /// Notes that the session's device was caught; whether it was the first thing that was.
+    pub fn catch_device(&self) -> bool {
+        self.caught.fetch_max(DEVICE_CAUGHT, Relaxed) == 0
     }
 }
 
@@ -125,6 +137,8 @@ pub(super) struct Trust {
     pub frames: AtomicU64,
     /// One recomputation outside of steps at a time.
     pub turn: Semaphore,
+    /// Answers to challenges that may be judged or wait for it at once.
+    pub judges: Arc<Semaphore>,
     /// KiB that audits may still take.
     pub room: Arc<Semaphore>,
     pub jobs: mpsc::Sender<Job>,
@@ -142,6 +156,7 @@ impl Trust {
             challenges: AtomicU64::new(0),
             frames: AtomicU64::new(0),
             turn: Semaphore::new(1),
+            judges: Arc::new(Semaphore::new(JUDGES_MAX)),
             room: Arc::new(Semaphore::new(AUDITS_KIB)),
             jobs,
             waiting_jobs: Mutex::new(Some(waiting_jobs)),

@@ -57,6 +57,8 @@ pub enum NotAMember {
 struct Joined {
     path: PathBuf,
     wallets: Mutex<HashSet<PublicKey>>,
+    /// Held over every change of the file, and by nobody who only looks.
+    writing: Mutex<()>,
 }
 
 /// The hub's rule and those who already meet it.
@@ -85,7 +87,8 @@ impl Members {
             Err(e) => return Err(at(path)(e)),
         };
         let wallets = text.lines().filter_map(|line| line.parse().ok()).collect();
-        let joined = Arc::new(Joined { path: path.to_path_buf(), wallets: Mutex::new(wallets) });
+        let joined =
+            Arc::new(Joined { path: path.to_path_buf(), wallets: Mutex::new(wallets), writing: Mutex::default() });
         Ok(Self { policy, allowed: allowed.iter().copied().collect(), joined, clock })
     }
 
@@ -117,11 +120,15 @@ impl Joined {
     }
 
     fn add(&self, wallet: PublicKey) -> Result<(), NotAMember> {
-        let mut wallets = self.wallets.lock().unwrap_or_else(PoisonError::into_inner);
-        if wallets.contains(&wallet) {
+        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (is_known, members) = {
+            let wallets = self.wallets.lock().unwrap_or_else(PoisonError::into_inner);
+            (wallets.contains(&wallet), wallets.len())
+        };
+        if is_known {
             return Ok(());
         }
-        if wallets.len() >= MEMBERS_MAX {
+        if members >= MEMBERS_MAX {
             return Err(NotAMember::Full);
         }
         let append = || {
@@ -131,7 +138,7 @@ impl Joined {
             file.sync_data()
         };
         append().map_err(at(&self.path))?;
-        wallets.insert(wallet);
+        self.wallets.lock().unwrap_or_else(PoisonError::into_inner).insert(wallet);
         Ok(())
     }
 }

@@ -325,10 +325,11 @@ impl Hub {
         let caught = caught.signed(self.identity.key());
         tracing::warn!(void_from_request, record = caught.line(), "caught by the backbone");
         if caught.device.is_none() {
-            self.meters.void(wallet);
+            // Kept out first: a session that is seated meanwhile would else have a meter that is not void.
             if let Err(error) = self.keep_out(wallet, By::Backbone, reason).await {
                 tracing::error!(%wallet, error, "quarantine is not on disk");
             }
+            self.meters.void(wallet);
             self.registry.notify(&wallet, Notice::Quarantined);
             if let Err(error) = self.meters.flush().await {
                 tracing::error!(%wallet, %error, "the void waits for the next flush");

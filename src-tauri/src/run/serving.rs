@@ -73,6 +73,7 @@ fn create(args: CreateKeyArgs) -> Result<(), AnyError> {
     let CreateKeyArgs { name, route, streams, requests_per_minute, tokens, state, json } = args;
     let route = match route {
         KeyRoute::Any => Route::Any,
+        KeyRoute::Trusted => Route::Trusted,
         KeyRoute::Local => Route::Local,
     };
     let new = NewKey { name, route, streams, requests_per_minute, tokens };
@@ -100,7 +101,11 @@ fn as_json(key: &ApiKey, usage: &Usage) -> serde_json::Value {
 fn as_line(key: &ApiKey, usage: &Usage) -> String {
     let limit = |what: &str, limit: Option<u64>| limit.map_or_else(String::new, |n| format!("  at most {n} {what}"));
     let ended = if key.revoked { "  revoked" } else { "" };
-    let route = if key.route == Route::Local { "local" } else { "any" };
+    let route = match key.route {
+        Route::Any => "any",
+        Route::Trusted => "trusted",
+        Route::Local => "local",
+    };
     let limits = [
         limit("streams", key.streams.map(u64::from)),
         limit("requests a minute", key.requests_per_minute.map(u64::from)),

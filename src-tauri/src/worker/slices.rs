@@ -87,8 +87,14 @@ impl Holdings {
         self.change(|leases| {
             leases.retain(|earlier| earlier.lease != held.lease);
             leases.push(held);
-            let over = leases.len().saturating_sub(EARLIER_MAX + 1);
-            leases.drain(..over);
+            // The newest whole lease is the one that the backbone asks for; it stays, whatever was begun after it.
+            let serving = leases.iter().rev().find(|held| held.whole).map(|held| held.lease);
+            let mut over = leases.len().saturating_sub(EARLIER_MAX + 1);
+            leases.retain(|held| {
+                let goes = over > 0 && Some(held.lease) != serving;
+                over -= usize::from(goes);
+                !goes
+            });
         });
     }
 

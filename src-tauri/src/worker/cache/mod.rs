@@ -52,6 +52,8 @@ impl CacheConfig {
 /// See the module. Its calls block, on the disk and for a moment on other workers' clearing up.
 pub(super) struct Cache {
     config: CacheConfig,
+    /// Experts whose file can be neither read nor removed.
+    useless: Mutex<HashSet<Digest>>,
     clock: Arc<dyn Clock>,
     board: Arc<Board>,
     bytes_max: AtomicU64,
@@ -71,7 +73,16 @@ impl Cache {
         fs::create_dir_all(&config.dir)?;
         let holder = Mutex::new(Holder::enter(&config.dir)?);
         let bytes_max = AtomicU64::new(config.bytes_max.unwrap_or(0));
-        Ok(Self { bytes_max, config, clock, board, holder, counted: Mutex::default(), trouble: Mutex::default() })
+        Ok(Self {
+            bytes_max,
+            config,
+            useless: Mutex::default(),
+            clock,
+            board,
+            holder,
+            counted: Mutex::default(),
+            trouble: Mutex::default(),
+        })
     }
 
     /// The worker offers to hold `room` bytes.
@@ -99,13 +110,19 @@ impl Cache {
     /// The bytes of `digest`, checked; a file with other bytes is deleted.
     pub fn read(&self, digest: Digest) -> Option<Vec<u8>> {
         let path = self.whole(digest);
-        let bytes = fs::read(&path).ok()?;
-        if Hex(*blake3::hash(&bytes).as_bytes()) == digest {
-            self.touch(&path);
-            return Some(bytes);
+        match fs::read(&path) {
+            Ok(bytes) if Hex(*blake3::hash(&bytes).as_bytes()) == digest => {
+                self.touch(&path);
+                return Some(bytes);
+            }
+            Ok(_) => warn!(path = %path.display(), "damaged on disk, fetching it again"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => warn!(path = %path.display(), %error, "cannot be read, fetching it again"),
         }
-        warn!(path = %path.display(), "damaged on disk, fetching it again");
-        let _ = fs::remove_file(&path);
+        if let Err(error) = fs::remove_file(&path) {
+            warn!(path = %path.display(), %error, "cannot be removed; the expert is kept in memory only");
+            self.useless.lock().unwrap_or_else(PoisonError::into_inner).insert(digest);
+        }
         None
     }
 
@@ -117,6 +134,9 @@ impl Cache {
 
     /// Opens the place where `bytes` bytes of `digest` go as they come.
     pub fn part(self: &Arc<Self>, digest: Digest, bytes: u64) -> Opened {
+        if self.useless.lock().unwrap_or_else(PoisonError::into_inner).contains(&digest) {
+            return Opened::Part(Part::unkept(bytes));
+        }
         let path = self.config.dir.join(format!("{digest}.part"));
         match Part::open(self, path, self.whole(digest), bytes) {
             Ok(opened) => opened,

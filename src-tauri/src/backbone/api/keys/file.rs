@@ -65,6 +65,8 @@ pub enum Route {
     /// To any worker, unless a request asks for less.
     #[default]
     Any,
+    /// To workers whose wallets the operator trusts.
+    Trusted,
     /// Nowhere.
     Local,
 }
@@ -73,7 +75,11 @@ impl Route {
     /// The stricter of a key's route and a request's.
     #[must_use]
     pub fn limit(self, asked: Reach) -> Reach {
-        if self == Self::Local { Reach::Local } else { asked }
+        match (self, asked) {
+            (Self::Local, _) | (_, Reach::Local) => Reach::Local,
+            (Self::Trusted, _) | (_, Reach::Trusted) => Reach::Trusted,
+            (Self::Any, Reach::Any) => Reach::Any,
+        }
     }
 }
 

@@ -133,6 +133,10 @@ fn a_keys_route_and_a_requests_give_the_stricter() {
     for (key, asked, expected) in [
         (Route::Any, Reach::Any, Reach::Any),
         (Route::Any, Reach::Local, Reach::Local),
+        (Route::Any, Reach::Trusted, Reach::Trusted),
+        (Route::Trusted, Reach::Any, Reach::Trusted),
+        (Route::Trusted, Reach::Local, Reach::Local),
+        (Route::Local, Reach::Trusted, Reach::Local),
         (Route::Local, Reach::Any, Reach::Local),
         (Route::Local, Reach::Local, Reach::Local),
     ] {

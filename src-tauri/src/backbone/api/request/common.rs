@@ -156,10 +156,7 @@ fn route(value: Option<Value>) -> Result<Reach, ApiError> {
         None => Ok(Reach::Any),
         Some(Some("any")) => Ok(Reach::Any),
         Some(Some("local")) => Ok(Reach::Local),
-        Some(Some("trusted")) => Err(ApiError::field(
-            "route",
-            "route: \"trusted\" needs a list of workers to trust, which this version does not have; use \"any\" or \"local\"",
-        )),
-        _ => Err(wrong("route", "\"any\" or \"local\"", &value.unwrap_or_default())),
+        Some(Some("trusted")) => Ok(Reach::Trusted),
+        _ => Err(wrong("route", "\"any\", \"trusted\" or \"local\"", &value.unwrap_or_default())),
     }
 }
