@@ -42,7 +42,7 @@ fn world_of(seed: u64) -> Outcome {
 }
 
 fn worlds(seeds: impl IntoIterator<Item = u64>) {
-    let (mut remote, mut lies) = (0, 0);
+    let (mut remote, mut lies, mut caught) = (0, 0, 0);
     for seed in seeds {
         let start = std::time::Instant::now();
         let outcome = world_of(seed);
@@ -50,8 +50,9 @@ fn worlds(seeds: impl IntoIterator<Item = u64>) {
         assert!(outcome.steps > 0);
         remote += outcome.remote;
         lies += outcome.lies;
+        caught += outcome.caught;
     }
-    assert!(remote > 0 && lies > 0, "worlds without work or without lies prove little");
+    assert!(remote > 0 && lies > 0 && caught > 0, "worlds without work, lies or liars that are caught prove little");
 }
 
 #[test]

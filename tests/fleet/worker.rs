@@ -120,7 +120,7 @@ async fn session(world: &World, character: &Character, dice: &mut Dice, stock: &
     let opening = SessionOpen {
         session_id,
         wallet: character.wallet,
-        worker_id: Hex([character.wallet.0[0]; 16]),
+        worker_id: Hex(std::array::from_fn(|at| character.wallet.0[at])),
         peer_ip_hash: Hex([0; 16]),
         round_trip_us: character.round_trip.as_micros() as u64,
     };
