@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use kvasir::dispatch::{Dispatch as _, DispatchError, PlacementRules, RemoteConfig};
+use kvasir::dispatch::{DeadlineRule, Dispatch as _, DispatchError, PlacementRules, RemoteConfig};
 
 use super::SHORT;
 use super::puppet::{Conduct, Puppet};
-use super::world::{Backbone, exact_model, float_model, local_sums, soon, step};
+use super::world::{Backbone, exact_model, float_model, grown_up, local_sums, soon, step};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_float_that_is_no_number_is_refused_when_it_comes() {
@@ -65,7 +65,9 @@ async fn what_a_worker_does_not_bring_a_replica_does_and_only_it_is_paid() {
         (Conduct::Silent, Some("late")),
     ] {
         let floor = if conduct == Conduct::Silent { SHORT } else { Duration::from_secs(10) };
-        let backbone = Backbone::start_with(exact_model(), vec![1], floor).await;
+        let deadlines = DeadlineRule { floor, ceiling: floor, ..DeadlineRule::default() };
+        let config = RemoteConfig { deadlines, trust: grown_up(), ..RemoteConfig::new(vec![1]) };
+        let backbone = Backbone::start_slow(exact_model(), config).await;
         let mut bad = Puppet::join(&backbone, 1, conduct).await;
         let mut good = Puppet::join(&backbone, 2, Conduct::Honest).await;
         backbone.ready(2).await;
@@ -91,7 +93,7 @@ async fn what_a_worker_does_not_bring_a_replica_does_and_only_it_is_paid() {
 async fn what_two_workers_did_not_survive_goes_to_no_third_one() {
     let placement = PlacementRules { holders_max: 4, ..PlacementRules::default() };
     let config = RemoteConfig { placement, ..RemoteConfig::new(vec![1]) };
-    let backbone = Backbone::start_as(exact_model(), config).await;
+    let backbone = Backbone::start_slow(exact_model(), config).await;
     let mut puppets = Vec::new();
     for n in 1..=4 {
         puppets.push(Puppet::join(&backbone, n, Conduct::Vanishes).await);

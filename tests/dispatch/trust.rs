@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvasir::dispatch::{AuditPolicy, Dispatch as _, Draws, MoeStep, Seniority, TrustConfig};
+use kvasir::dispatch::{
+    AuditPolicy, DeadlineRule, Dispatch as _, Draws, MoeStep, PlacementRules, RemoteConfig, Seniority, TrustConfig,
+};
 use kvasir::ledger::{Ledger, Meter, Rate, TransferKind};
 use kvasir::types::{GenerationId, Hex, PublicKey};
 use kvasir::wire::control::DeviceName;
@@ -117,7 +119,11 @@ async fn first_work_is_audited_once_in_a_wallets_life() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn layers_for_trusted_wallets_go_to_nobody_else() {
     let (trusted_layers, trusted_wallets) = (vec![1], vec![PublicKey([2; 32])]);
-    let backbone = start(vec![1, 2], TrustConfig { trusted_layers, trusted_wallets, ..TrustConfig::default() }).await;
+    let trust = TrustConfig { trusted_layers, trusted_wallets, ..TrustConfig::default() };
+    let placement = PlacementRules { holders_max: 1, ..PlacementRules::default() };
+    let deadlines = DeadlineRule { floor: FLOOR, ceiling: FLOOR, ..DeadlineRule::default() };
+    let config = RemoteConfig { deadlines, trust, placement, ..RemoteConfig::new(vec![1, 2]) };
+    let backbone = Backbone::start_as(exact_model(), config).await;
     let _stranger = Puppet::join(&backbone, 1, Conduct::Honest).await;
     soon(async {
         while !backbone.remote.workers().first().is_some_and(|w| w.ready) {

@@ -10,7 +10,7 @@ use kvasir::dispatch::{
     RowSum, TrustConfig,
 };
 use kvasir::hub::{self, HubConfig, HubTiming, ReceiptTiming};
-use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
+use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute, ExpertSource, KernelError};
 use kvasir::ledger::Ledger;
 use kvasir::model::{self, Model};
 use kvasir::shutdown::{self, ShutdownTrigger};
@@ -18,6 +18,7 @@ use kvasir::types::GenerationId;
 use kvasir::wallet::Wallet;
 use kvasir::wire::handshake::HubIdentity;
 use kvasir::wire::signature::KeyPair;
+use kvasir::wire::work::{Dispatch, Partials};
 use kvasir::worker::{self, Budget, Hardware, Source, WorkerConfig, WorkerStatus};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -77,6 +78,12 @@ pub async fn local_sums(model: &Arc<Model>, step: &MoeStep) -> Vec<RowSum> {
 }
 
 /// A backbone's dispatch and its listener.
+/// Whose workers have nothing to prove any more.
+pub fn grown_up() -> TrustConfig {
+    let audit = AuditPolicy { first_assignments: 0, young_assignments: 0, rate: 0.0, ..AuditPolicy::default() };
+    TrustConfig { audit, ..TrustConfig::default() }
+}
+
 pub struct Backbone {
     pub model: Arc<Model>,
     pub remote: RemoteDispatch,
@@ -93,8 +100,7 @@ impl Backbone {
 
     /// With workers that have nothing to prove any more, so that what they do is seen and not what audits do about it.
     pub async fn start_with(model: Arc<Model>, layers: Vec<u16>, floor: Duration) -> Self {
-        let audit = AuditPolicy { first_assignments: 0, young_assignments: 0, rate: 0.0, ..AuditPolicy::default() };
-        Self::start_trusting(model, layers, floor, TrustConfig { audit, ..TrustConfig::default() }).await
+        Self::start_trusting(model, layers, floor, grown_up()).await
     }
 
     pub async fn start_trusting(model: Arc<Model>, layers: Vec<u16>, floor: Duration, trust: TrustConfig) -> Self {
@@ -103,7 +109,16 @@ impl Backbone {
     }
 
     pub async fn start_as(model: Arc<Model>, config: RemoteConfig) -> Self {
-        let remote = RemoteDispatch::new(Arc::clone(&model), kernel(), config).expect("a manifest");
+        Self::start_on(kernel(), model, config).await
+    }
+
+    /// On a machine of its own that computes experts slowly, so that replicas are worth asking.
+    pub async fn start_slow(model: Arc<Model>, config: RemoteConfig) -> Self {
+        Self::start_on(Arc::new(Slow(kernel())), model, config).await
+    }
+
+    async fn start_on(compute: Arc<dyn ExpertCompute>, model: Arc<Model>, config: RemoteConfig) -> Self {
+        let remote = RemoteDispatch::new(Arc::clone(&model), compute, config).expect("a manifest");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let addr = listener.local_addr().expect("an address");
         let (stop, shutdown) = shutdown::channel();
@@ -133,6 +148,25 @@ impl Backbone {
     pub async fn stop(self) {
         self.stop.fire();
         soon(self.serving).await.expect("no panic");
+    }
+}
+
+/// A kernel that takes its time.
+struct Slow(Arc<dyn ExpertCompute>);
+
+impl ExpertCompute for Slow {
+    fn compute(
+        &self,
+        experts: &dyn ExpertSource,
+        layer: u16,
+        parts: &[Dispatch],
+    ) -> Result<Vec<Partials>, KernelError> {
+        std::thread::sleep(Duration::from_millis(300));
+        self.0.compute(experts, layer, parts)
+    }
+
+    fn device(&self) -> String {
+        "slow".into()
     }
 }
 

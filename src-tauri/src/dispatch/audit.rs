@@ -108,9 +108,9 @@ impl Shared {
                 }
             }
         }
-        let Some(work) = self.here.spawn(layer, parts) else { return Ok(Vec::new()) };
-        let (parts, answers) = joined(work).await??;
-        let mut answers = answers.into_iter();
+        let asked = parts.iter().map(|part| part.dispatch.clone()).collect();
+        let Some(work) = self.here.answer(layer, asked) else { return Ok(Vec::new()) };
+        let mut answers = joined(work).await??.into_iter();
         let mut corrected = Vec::new();
         for ((r, index), part) in looked_at.into_iter().zip(parts) {
             let request = &mut round.requests[r];
@@ -224,9 +224,9 @@ impl Shared {
     /// nothing about the worker's.
     pub async fn recompute(self: &Arc<Self>, layer: u16, dispatch: Dispatch) -> Option<Partials> {
         let _turn = self.trust.turn.acquire().await.ok()?;
-        let work = self.here.spawn(layer, vec![Part { rows: Vec::new(), dispatch }])?;
+        let work = self.here.answer(layer, vec![dispatch])?;
         match joined(work).await {
-            Ok(Ok((_, answers))) => answers.into_iter().next(),
+            Ok(Ok(answers)) => answers.into_iter().next(),
             Ok(Err(error)) | Err(error) => {
                 tracing::error!(layer, %error, "an audit could not be computed");
                 None

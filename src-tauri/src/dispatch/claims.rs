@@ -24,8 +24,9 @@ impl Shared {
                 let Some((rows, claims)) = round.requests[request].claims(index) else { continue };
                 let experts = round.requests[request].experts();
                 let parts = open.parts_of(&rows, |expert| experts.contains(&expert));
-                let Some(work) = self.here.spawn(open.layer(), parts) else { continue };
-                let (_, partials) = joined(work).await??;
+                let asked = parts.into_iter().map(|part| part.dispatch).collect();
+                let Some(work) = self.here.answer(open.layer(), asked) else { continue };
+                let partials = joined(work).await??;
                 if partials.iter().flat_map(|p| &p.status).eq(&claims) {
                     continue;
                 }

@@ -342,7 +342,8 @@ pub(super) fn weigh(routes: &[Route], outputs: &[f32], width: usize) -> Vec<f32>
     sum
 }
 
-fn worse(a: RowStatus, b: RowStatus) -> RowStatus {
+/// The worse of two statuses.
+pub(super) fn worse(a: RowStatus, b: RowStatus) -> RowStatus {
     if a as u8 >= b as u8 { a } else { b }
 }
 

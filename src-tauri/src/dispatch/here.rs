@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::exact::Part;
-use super::portions::portions;
+use super::portions::{numbered, portions, whole};
 use super::{DispatchError, ModelExperts};
 use crate::kernel::ExpertCompute;
-use crate::wire::work::Partials;
+use crate::wire::work::{Dispatch, Partials};
 
 /// Seconds per assignment before anything was measured: an expert of 5 MB from memory.
 const FIRST_ASSIGNMENT_S: f64 = 1e-3;
@@ -22,6 +22,9 @@ const GAIN: f64 = 1.0 / 8.0;
 
 /// Parts being computed on this machine.
 pub(super) type Computing = JoinHandle<Result<(Vec<Part>, Vec<Partials>), DispatchError>>;
+
+/// Whole answers being computed on this machine.
+pub(super) type Answering = JoinHandle<Result<Vec<Partials>, DispatchError>>;
 
 /// See the module.
 pub(super) struct Here {
@@ -56,6 +59,18 @@ impl Here {
         }
         let here = Arc::clone(self);
         Some(spawn_blocking(move || here.compute(layer, parts)))
+    }
+
+    /// The whole answer to each of `asked`, as a worker would give it; `None` when nothing is asked.
+    pub fn answer(self: &Arc<Self>, layer: u16, asked: Vec<Dispatch>) -> Option<Answering> {
+        if asked.is_empty() {
+            return None;
+        }
+        let here = Arc::clone(self);
+        Some(spawn_blocking(move || {
+            let (parts, came) = here.compute(layer, numbered(&asked))?;
+            Ok(whole(&asked, &parts, &came))
+        }))
     }
 
     /// Computes parts at once, in portions that do not bring many of a leased layer's experts into memory together.

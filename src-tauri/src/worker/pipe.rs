@@ -68,9 +68,9 @@ pub(super) struct Pipe {
 
 impl Pipe {
     /// A pipe, and where the session puts every `ExpertChunk`.
-    pub fn new(link: Arc<Link>, patience: Duration) -> (Self, mpsc::Sender<Piece>) {
+    pub fn new(link: Arc<Link>, patience: Duration, round_trip: Duration) -> (Self, mpsc::Sender<Piece>) {
         let (tx, pieces) = mpsc::channel(2 * PIECES_IN_FLIGHT);
-        let incoming = Mutex::new(Incoming { pieces, window: Window::new(PIECES_IN_FLIGHT) });
+        let incoming = Mutex::new(Incoming { pieces, window: Window::new(PIECES_IN_FLIGHT, round_trip) });
         (Self { link, incoming, next: AtomicU64::new(1), patience }, tx)
     }
 

@@ -46,20 +46,24 @@ pub(super) struct Window {
     alone: Option<(Duration, Instant)>,
     /// Most pieces on their way.
     pieces_max: usize,
+    /// What the handshake took: a lone piece that takes much longer has met other traffic.
+    round_trip: Duration,
 }
 
 impl Window {
-    /// At most `pieces_max` pieces on their way.
-    pub fn new(pieces_max: usize) -> Self {
+    /// At most `pieces_max` pieces on their way over a link whose handshake took `round_trip`.
+    pub fn new(pieces_max: usize, round_trip: Duration) -> Self {
         let (owed, rates) = (VecDeque::new(), [0.0; 2]);
-        Self { owed, in_flight: 0, came: 0, rates, since: None, alone: None, pieces_max }
+        Self { owed, in_flight: 0, came: 0, rates, since: None, alone: None, pieces_max, round_trip }
     }
 
     /// Bytes that may be on their way.
     fn bytes(&self) -> u64 {
         let Some((delay, _)) = self.alone else { return PIECE_BYTES_MIN };
-        let queue = delay.mul_f64(QUEUE_SHARE).max(QUEUE_MIN);
         let rate = self.rates[0].max(self.rates[1]);
+        let lone = if rate > 0.0 { Duration::from_secs_f64(PIECE_BYTES_MIN as f64 / rate) } else { Duration::ZERO };
+        let delay = delay.min(self.round_trip + lone + QUEUE_MIN);
+        let queue = delay.mul_f64(QUEUE_SHARE).max(QUEUE_MIN);
         ((rate * (delay + queue).as_secs_f64()) as u64).max(2 * PIECE_BYTES_MIN)
     }
 
@@ -118,7 +122,7 @@ mod tests {
     /// A link of `rate` bytes per second behind a delay: how long its queue is once the window has settled, and how
     /// much of the link is used.
     fn settled(rate: f64, round_trip: Duration) -> (Duration, f64) {
-        let (mut window, mut now) = (Window::new(8), Instant::now());
+        let (mut window, mut now) = (Window::new(8, round_trip), Instant::now());
         let (mut free_at, mut queue) = (now, Duration::ZERO);
         let mut coming: VecDeque<(u64, Instant)> = VecDeque::new();
         let (mut request, mut came) = (0, 0u64);
@@ -164,7 +168,7 @@ mod tests {
 
     #[test]
     fn pieces_that_never_come_hold_no_room() {
-        let (mut window, now) = (Window::new(8), Instant::now());
+        let (mut window, now) = (Window::new(8, Duration::from_millis(9)), Instant::now());
         window.asked(1, 8_192, now);
         window.asked(2, 8_192, now);
         window.came(2, now + Duration::from_millis(9));
