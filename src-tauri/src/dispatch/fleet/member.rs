@@ -88,7 +88,9 @@ impl Member {
 
     pub fn is_settled(&self) -> bool {
         let holds_target = self.active.as_ref().is_some_and(|(_, s)| *s == self.target);
-        self.offer.is_some() && self.leased.is_none() && holds_target && self.session.proof.holds()
+        // Whoever is to hold nothing has nothing to prove.
+        let is_proven = self.target.is_empty() || self.session.proof.holds();
+        self.offer.is_some() && self.leased.is_none() && holds_target && is_proven
     }
 
     /// Whether requests may go to it: it takes work, and its device has proved itself.

@@ -28,6 +28,8 @@ impl Fleet {
     /// A session's device has proved itself, or has to do so again.
     pub fn proof_changed(&self, holds: bool) {
         let mut members = self.members();
+        // What is served has changed, and with it what replicas are for.
+        members.aim_due = true;
         if holds {
             self.request_reroute(&mut members);
         } else {
