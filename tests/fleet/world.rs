@@ -213,7 +213,10 @@ pub async fn run(seed: u64, size: Size) -> Outcome {
 
     // Once everybody keeps to their work, all is covered again, and served.
     world.is_calm.store(true, Relaxed);
-    remote.wait_ready(1, Duration::from_secs(3600)).await.unwrap();
+    if let Err(late) = remote.wait_ready(1, Duration::from_secs(3600)).await {
+        let unready: Vec<_> = remote.workers().into_iter().filter(|worker| !worker.ready).collect();
+        panic!("{late}; not ready: {unready:?}; {:?}", remote.counts());
+    }
     let before = remote.counts();
     generate(&world, &remote, size, 30, dice.fork(7), &steps).await;
     let after = remote.counts();

@@ -115,9 +115,8 @@ impl Shared {
         let now = Instant::now();
         let (is_open, is_due, is_late) = {
             let state = session.proof.state();
-            let late = state.open.as_ref().is_some_and(|open| open.late);
-            let wanted = !missing.is_empty() || state.again.is_some_and(|again| again <= now);
-            (state.open.is_some(), wanted && state.not_before.is_none_or(|moment| moment <= now), late)
+            let wanted = !missing.is_empty() || state.overdue || state.again.is_some_and(|again| again <= now);
+            (state.open.is_some(), wanted && state.not_before.is_none_or(|moment| moment <= now), state.overdue)
         };
         let holds = missing.is_empty() && !is_late && !session.proof.is_evaded();
         if session.proof.holds.swap(holds, Relaxed) != holds {
@@ -159,7 +158,7 @@ impl Shared {
             return session.proof.put_off();
         }
         let types = asked.into_keys().collect();
-        let open = Open { challenge, questions, left, types, sent: Instant::now(), late: false };
+        let open = Open { challenge, questions, left, types, sent: Instant::now() };
         if session.proof.opens(open) && !session.send_all(frames) {
             session.proof.put_off();
         }

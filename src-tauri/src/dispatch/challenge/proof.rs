@@ -39,7 +39,6 @@ pub(super) struct Open {
     pub(super) left: usize,
     pub(super) types: Vec<Types>,
     pub(super) sent: Instant,
-    pub(super) late: bool,
 }
 
 #[derive(Default)]
@@ -55,6 +54,8 @@ pub(super) struct State {
     pub(super) not_before: Option<Instant>,
     /// When it was last called otherwise.
     pub(super) named: Option<Instant>,
+    /// A challenge was left unanswered, and none was passed since.
+    pub(super) overdue: bool,
     /// Challenges that it declined, one after the other.
     pub(super) declined: u32,
 }
@@ -119,7 +120,7 @@ impl Proof {
                 state.proven.push(types);
             }
         }
-        (state.again, state.declined) = (Some(again), 0);
+        (state.again, state.declined, state.overdue) = (Some(again), 0, false);
         true
     }
 
@@ -134,13 +135,14 @@ impl Proof {
         self.state().declined >= DECLINES_MAX
     }
 
-    /// Whether the open challenge has become late just now.
+    /// Whether the open challenge has become late just now. It is given up, and another one follows: what was lost on
+    /// the way must not keep a worker from work for ever.
     pub(super) fn is_late(&self, patience: Duration) -> bool {
         let mut state = self.state();
-        let Some(open) = state.open.as_mut().filter(|open| !open.late && open.sent.elapsed() >= patience) else {
-            return false;
-        };
-        open.late = true;
-        true
+        let is_late = state.open.as_ref().is_some_and(|open| open.sent.elapsed() >= patience);
+        if is_late {
+            (state.open, state.overdue) = (None, true);
+        }
+        is_late
     }
 }
