@@ -174,11 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn who_has_to_be_asked_anyway_gets_the_rest_too() {
-        // Expert 0 is only at the farther worker; it might as well do the others.
+    fn who_alone_holds_an_expert_is_asked_for_it_and_all_are_asked_for() {
+        // Expert 0 is only at the farther worker.
         let candidates = all(&[candidate(20, 2e4), candidate(21, 2e4)]);
         let holders = |expert| if expert == 0 { &[1][..] } else { &[0, 1] };
-        assert_eq!(sizes(&choose(&wanted(1), SHAPE, &candidates, holders, 3)), [(1, 8)]);
+        let shares = choose(&wanted(1), SHAPE, &candidates, holders, 3);
+        assert!(shares[&1].experts.contains(&0), "{:?}", sizes(&shares));
+        assert_eq!(sizes(&shares).iter().map(|(_, assignments)| assignments).sum::<usize>(), 8);
     }
 
     #[test]
