@@ -1,7 +1,6 @@
 //! A simulated worker with its share of a hub: real frames, real kernel, real books; everything else by dice.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use kvasir::net::framed::{self, FramedReader};
 use kvasir::types::{ExpertId, Hex, PublicKey};
 use kvasir::wire::chunk::{CHUNK_BYTES_MAX, ExpertChunk};
 use kvasir::wire::control::{
-    BackboneHello, Control, ExpertGet, Lease, Offer, Pause, Release, Resume, SessionClosed, SessionOpen, SliceReady,
-    Verdict,
+    BackboneHello, Control, ExpertGet, Lease, Offer, Pause, Quarantine, Release, Resume, SessionClosed, SessionOpen,
+    SliceReady, Verdict,
 };
 use kvasir::wire::{Frame, Kind, Slice};
 use tokio::io::AsyncRead;
@@ -59,7 +58,8 @@ enum Ended {
 /// Connects, again and again, until the world is over.
 pub async fn live(world: Arc<World>, character: Character, mut dice: Dice) {
     let mut stock = BTreeSet::new();
-    while !world.is_over() {
+    // Whoever was caught is let in no more.
+    while !world.is_over() && !world.is_caught(&character.wallet) {
         if let Ended::Over = session(&world, &character, &mut dice, &mut stock).await {
             return;
         }
@@ -102,7 +102,6 @@ pub struct Session<'a> {
     pub parts: BTreeMap<u64, Vec<Frame>>,
     pub room: usize,
     pub is_paused: bool,
-    pub is_caught: bool,
 }
 
 async fn session(world: &World, character: &Character, dice: &mut Dice, stock: &mut BTreeSet<ExpertId>) -> Ended {
@@ -160,7 +159,6 @@ async fn session(world: &World, character: &Character, dice: &mut Dice, stock: &
         parts: BTreeMap::new(),
         room: character.room,
         is_paused: false,
-        is_caught: false,
     };
     session.say(&opening);
     session.offer();
@@ -177,11 +175,7 @@ impl Session<'_> {
         loop {
             tokio::select! {
                 frame = reader.recv() => match frame {
-                    Ok(Some(frame)) => if !self.act(frame) {
-                        let ended = self.close(reader).await;
-                        // Whoever was caught is let in no more.
-                        return if self.is_caught { Ended::Over } else { ended };
-                    },
+                    Ok(Some(frame)) => if !self.act(frame) { return self.close(reader).await },
                     _ => return Ended::Cut,
                 },
                 () = &mut whim => {
@@ -207,6 +201,7 @@ impl Session<'_> {
                 Kind::Verdict => self.judged(&frame),
                 // What comes now goes nowhere, but its verdict is due all the same.
                 Kind::Dispatch => self.book.lock().expect("no panic").asked(&frame.header),
+                Kind::Quarantine => drop(self.told(&frame)),
                 _ => {}
             }
         }
@@ -269,15 +264,17 @@ impl Session<'_> {
             Kind::ExpertChunk => self.chunk(&frame),
             Kind::Verdict => self.judged(&frame),
             Kind::Dispatch | Kind::Challenge => return self.asked(frame),
-            Kind::Quarantine => {
-                assert!(self.character.lies > 0, "an honest worker was caught");
-                self.world.caught.fetch_add(1, Relaxed);
-                self.is_caught = true;
-                return false;
-            }
+            Kind::Quarantine => return self.told(&frame),
             other => panic!("a worker never gets {other:?}"),
         }
         true
+    }
+
+    /// The hub hears who was caught, over this session or over the one of somebody else; whether this session goes on.
+    fn told(&self, frame: &Frame) -> bool {
+        let Quarantine { wallet, .. } = Quarantine::read(frame).unwrap();
+        self.world.catch(wallet);
+        wallet != self.character.wallet
     }
 
     fn judged(&self, frame: &Frame) {

@@ -1,8 +1,8 @@
 //! The world of a simulated fleet: a real backbone's dispatch, generations that use it, and workers around it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use kvasir::dispatch::{Dispatch as _, LocalDispatch, Mode, ModelExperts, RemoteConfig, RemoteDispatch, RowSum};
@@ -46,8 +46,9 @@ pub struct World {
     pub experts: Arc<ModelExperts>,
     /// Answers that were wrong on purpose.
     pub lies: AtomicUsize,
-    /// Liars that were caught.
-    pub caught: AtomicUsize,
+    liars: BTreeSet<PublicKey>,
+    /// Those of them that were caught.
+    caught: Mutex<BTreeSet<PublicKey>>,
     /// Requests for experts that a worker had given back.
     pub unheld: AtomicUsize,
     stage: Arc<Stage>,
@@ -117,6 +118,16 @@ impl World {
         self.is_calm.load(Relaxed)
     }
 
+    /// Somebody was caught.
+    pub fn catch(&self, wallet: PublicKey) {
+        assert!(self.liars.contains(&wallet), "{wallet} is honest and was caught");
+        self.caught.lock().expect("no panic").insert(wallet);
+    }
+
+    pub fn is_caught(&self, wallet: &PublicKey) -> bool {
+        self.caught.lock().expect("no panic").contains(wallet)
+    }
+
     pub fn hidden(&self) -> u32 {
         self.stage.model.hyper.hidden_size as u32
     }
@@ -172,6 +183,9 @@ pub async fn run(seed: u64, size: Size) -> Outcome {
         let remote = remote.clone();
         async move { remote.serve_streams(arriving, stopped).await }
     });
+    let folk: Vec<(Character, Dice)> =
+        (0..size.workers).map(|n| (character(&mut dice, n, size), dice.fork(n as u64))).collect();
+    let liars = folk.iter().filter(|(one, _)| one.lies > 0).map(|(one, _)| one.wallet).collect();
     let world = Arc::new(World {
         streams,
         over,
@@ -179,15 +193,16 @@ pub async fn run(seed: u64, size: Size) -> Outcome {
         kernel: kernel(),
         experts: Arc::clone(remote.experts()),
         lies: AtomicUsize::new(0),
-        caught: AtomicUsize::new(0),
+        liars,
+        caught: Mutex::default(),
         unheld: AtomicUsize::new(0),
         stage,
         is_calm: AtomicBool::new(false),
     });
 
     let mut workers = JoinSet::new();
-    for n in 0..size.workers {
-        let (world, character, dice) = (Arc::clone(&world), character(&mut dice, n, size), dice.fork(n as u64));
+    for (character, dice) in folk {
+        let world = Arc::clone(&world);
         let late = dice.clone().millis(0, 5_000);
         workers.spawn(async move {
             sleep(late).await;
@@ -215,9 +230,7 @@ pub async fn run(seed: u64, size: Size) -> Outcome {
     world.is_calm.store(true, Relaxed);
     if let Err(late) = remote.wait_ready(1, Duration::from_secs(3600)).await {
         let unready: Vec<_> = remote.workers().into_iter().filter(|worker| !worker.ready).collect();
-        // Where liars were thrown out, those who are left may not have room for everything.
-        let has_room_for_all = world.caught.load(Relaxed) == 0;
-        assert!(unready.is_empty() && !has_room_for_all, "{late}; not ready: {unready:?}; {:?}", remote.counts());
+        panic!("{late}; not ready: {unready:?}; {:?}", remote.counts());
     }
     let before = remote.counts();
     generate(&world, &remote, size, 30, dice.fork(7), &steps).await;
@@ -246,7 +259,7 @@ pub async fn run(seed: u64, size: Size) -> Outcome {
         local: counts.assignments_local,
         paid,
         lies: world.lies.load(Relaxed),
-        caught: world.caught.load(Relaxed),
+        caught: world.caught.lock().expect("no panic").len(),
         lasted: started.elapsed(),
     }
 }
