@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvasir::dispatch::{
-    AuditPolicy, DeadlineRule, Dispatch as _, Draws, MoeStep, PlacementRules, RemoteConfig, Seniority, TrustConfig,
-};
+use kvasir::dispatch::{AuditPolicy, Dispatch as _, Draws, MoeStep, Seniority, TrustConfig};
 use kvasir::ledger::{Ledger, Meter, Rate, TransferKind};
 use kvasir::types::{GenerationId, Hex, PublicKey};
 use kvasir::wire::control::DeviceName;
@@ -119,11 +117,7 @@ async fn first_work_is_audited_once_in_a_wallets_life() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn layers_for_trusted_wallets_go_to_nobody_else() {
     let (trusted_layers, trusted_wallets) = (vec![1], vec![PublicKey([2; 32])]);
-    let trust = TrustConfig { trusted_layers, trusted_wallets, ..TrustConfig::default() };
-    let placement = PlacementRules { holders_max: 1, ..PlacementRules::default() };
-    let deadlines = DeadlineRule { floor: FLOOR, ceiling: FLOOR, ..DeadlineRule::default() };
-    let config = RemoteConfig { deadlines, trust, placement, ..RemoteConfig::new(vec![1, 2]) };
-    let backbone = Backbone::start_as(exact_model(), config).await;
+    let backbone = start(vec![1, 2], TrustConfig { trusted_layers, trusted_wallets, ..TrustConfig::default() }).await;
     let _stranger = Puppet::join(&backbone, 1, Conduct::Honest).await;
     soon(async {
         while !backbone.remote.workers().first().is_some_and(|w| w.ready) {
@@ -136,12 +130,14 @@ async fn layers_for_trusted_wallets_go_to_nobody_else() {
     let _trusted = Puppet::join(&backbone, 2, Conduct::Honest).await;
     backbone.ready(2).await;
     let slices: Vec<String> = backbone.remote.workers().into_iter().map(|worker| worker.slice).collect();
-    assert_eq!(slices, ["2:0-15", "1:0-15"]);
+    assert_eq!(slices, ["2:0-15", "1:0-15,2:0-15"], "the trusted one has replicas of what the stranger owns");
     assert!(remote(&backbone, 2, 2).await > 0);
-    for (layer, is_seen) in [(1, true), (2, false)] {
-        let before = backbone.remote.counts().assignments_remote;
+    for layer in [1, 2] {
+        let before = backbone.remote.workers();
         backbone.check(MoeStep { trusted_only: true, ..step(&backbone.model, layer, 2, 3) }).await;
-        assert_eq!(backbone.remote.counts().assignments_remote > before, is_seen, "layer {layer}");
+        let after = backbone.remote.workers();
+        assert_eq!(after[0].assignments, before[0].assignments, "layer {layer}: the stranger is not asked");
+        assert!(after[1].assignments > before[1].assignments, "layer {layer}");
     }
     backbone.stop().await;
 }
