@@ -101,8 +101,10 @@ pub(super) fn choose<'a>(
                 Standing::Stale => STALE,
                 Standing::Benched => BENCHED,
             };
+            // Lots are drawn for who is asked at all; afterwards they would only tear a token apart.
+            let turns = if shares.is_empty() { 1.0 + ABOUT_EQUAL * lot(turn, *holder) } else { 1.0 };
             let load = share.unwrap_or(&nothing).load_with(rows, shape, *queued);
-            estimate.predict(load).as_secs_f64() * joins * stands * (1.0 + ABOUT_EQUAL * lot(turn, *holder))
+            estimate.predict(load).as_secs_f64() * joins * stands * turns
         };
         if let Some(holder) = options(expert).min_by(|a, b| cost(a).total_cmp(&cost(b))) {
             shares.entry(*holder).or_default().take(expert, rows);
@@ -174,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn who_alone_holds_an_expert_is_asked_for_it_and_all_are_asked_for() {
-        // Expert 0 is only at the farther worker.
+    fn who_has_to_be_asked_anyway_gets_the_rest_too() {
+        // Expert 0 is only at the farther worker; it might as well do the others.
         let candidates = all(&[candidate(20, 2e4), candidate(21, 2e4)]);
         let holders = |expert| if expert == 0 { &[1][..] } else { &[0, 1] };
-        let shares = choose(&wanted(1), SHAPE, &candidates, holders, 3);
-        assert!(shares[&1].experts.contains(&0), "{:?}", sizes(&shares));
-        assert_eq!(sizes(&shares).iter().map(|(_, assignments)| assignments).sum::<usize>(), 8);
+        for turn in 0..50 {
+            assert_eq!(sizes(&choose(&wanted(1), SHAPE, &candidates, holders, turn)), [(1, 8)], "turn {turn}");
+        }
     }
 
     #[test]
