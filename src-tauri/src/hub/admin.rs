@@ -153,7 +153,7 @@ impl Hub {
     async fn answer(self: &Arc<Self>, question: AdminQuestion) -> AdminAnswer {
         let done = |sessions| AdminAnswer::Done { sessions };
         match question {
-            AdminQuestion::Workers => AdminAnswer::Workers(WorkersView {
+            AdminQuestion::Workers {} => AdminAnswer::Workers(WorkersView {
                 sessions: self.registry.views(|session| self.meters.totals(session)),
                 banned: self.quarantined.views(),
             }),

@@ -24,7 +24,7 @@ pub fn run(command: HubCommand) -> Result<ExitCode, AnyError> {
             say(code)?;
         }
         HubCommand::Workers { state, json } => {
-            let AdminAnswer::Workers(view) = ask(&state, &AdminQuestion::Workers)? else { return Err(strange()) };
+            let AdminAnswer::Workers(view) = ask(&state, &AdminQuestion::Workers {})? else { return Err(strange()) };
             if json {
                 say(serde_json::to_string(&view)?)?;
             } else {

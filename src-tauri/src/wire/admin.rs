@@ -19,7 +19,7 @@ pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AdminQuestion {
     /// Who is connected, and who is kept out.
-    Workers,
+    Workers {},
     /// Let the wallet's workers finish what they have, send them away, and keep them away for a while.
     Drain {
         /// The wallet.
@@ -115,13 +115,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_say_what_they_do_and_halves_are_not_read() {
+    fn questions_say_what_they_do_and_nothing_else_is_read() {
         let wallet = PublicKey([7; 32]);
         let kick = AdminQuestion::Kick { wallet };
         let json = serde_json::to_string(&kick).unwrap();
         assert_eq!(json, format!(r#"{{"do":"kick","wallet":"{wallet}"}}"#));
         assert_eq!(serde_json::from_str::<AdminQuestion>(&json).unwrap(), kick);
-        for bad in [r#"{"do":"kick"}"#, r#"{"do":"stop"}"#, "{}", ""] {
+        for bad in [r#"{"do":"kick"}"#, r#"{"do":"stop"}"#, r#"{"do":"workers","wallet":"x"}"#, "{}", ""] {
             assert!(serde_json::from_str::<AdminQuestion>(bad).is_err(), "{bad}");
         }
     }
