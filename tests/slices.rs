@@ -286,6 +286,6 @@ async fn the_first_assignment_is_served_early_in_a_download_that_hardly_delays_w
     assert!(first < Duration::from_secs(10) && during.len() > 10, "{first:?}, {} samples", during.len());
     let (during, after) = (median(during), median(after));
     println!("work takes {during:?} during the download and {after:?} after it");
-    assert!(during <= after * 4, "{during:?} during the download, {after:?} after it");
+    assert!(during <= after.mul_f64(1.5), "{during:?} during the download, {after:?} after it");
     worker.stop().await;
 }

@@ -68,9 +68,9 @@ pub(super) struct Pipe {
 
 impl Pipe {
     /// A pipe, and where the session puts every `ExpertChunk`.
-    pub fn new(link: Arc<Link>, patience: Duration, round_trip: Duration) -> (Self, mpsc::Sender<Piece>) {
+    pub fn new(link: Arc<Link>, patience: Duration) -> (Self, mpsc::Sender<Piece>) {
         let (tx, pieces) = mpsc::channel(2 * PIECES_IN_FLIGHT);
-        let incoming = Mutex::new(Incoming { pieces, window: Window::new(PIECES_IN_FLIGHT, round_trip) });
+        let incoming = Mutex::new(Incoming { pieces, window: Window::new(PIECES_IN_FLIGHT) });
         (Self { link, incoming, next: AtomicU64::new(1), patience }, tx)
     }
 
@@ -122,7 +122,7 @@ impl Pipe {
     async fn piece(&self, incoming: &mut Incoming) -> Result<Frame, FetchError> {
         let piece = timeout(self.patience, incoming.pieces.recv()).await;
         let (at, frame) = piece.map_err(|_| FetchError::Stalled(self.patience))?.ok_or(LinkError::Over)?;
-        incoming.window.came(frame.header.request, at);
+        incoming.window.came(frame.header.request, frame.body.len() as u64, at);
         Ok(frame)
     }
 }

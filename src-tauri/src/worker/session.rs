@@ -131,7 +131,7 @@ pub(super) async fn serve(
         lost,
     };
     let desk = Desk::open(tools, limits.in_flight_max as usize)?;
-    let (pipe, pieces) = Pipe::new(Arc::clone(&link), worker.config.timers.chunk, round_trip);
+    let (pipe, pieces) = Pipe::new(Arc::clone(&link), worker.config.timers.chunk);
     let receipts_dir = worker.home.receipts.clone();
     let receipts = Receipts::new(hub_key, session_id, worker.wallet.address(), session_signer, receipts_dir);
     let (pipe, incomplete) = (Arc::new(pipe), BTreeMap::new());

@@ -46,24 +46,20 @@ pub(super) struct Window {
     alone: Option<(Duration, Instant)>,
     /// Most pieces on their way.
     pieces_max: usize,
-    /// What the handshake took: a lone piece that takes much longer has met other traffic.
-    round_trip: Duration,
 }
 
 impl Window {
-    /// At most `pieces_max` pieces on their way over a link whose handshake took `round_trip`.
-    pub fn new(pieces_max: usize, round_trip: Duration) -> Self {
+    /// At most `pieces_max` pieces on their way.
+    pub fn new(pieces_max: usize) -> Self {
         let (owed, rates) = (VecDeque::new(), [0.0; 2]);
-        Self { owed, in_flight: 0, came: 0, rates, since: None, alone: None, pieces_max, round_trip }
+        Self { owed, in_flight: 0, came: 0, rates, since: None, alone: None, pieces_max }
     }
 
     /// Bytes that may be on their way.
     fn bytes(&self) -> u64 {
         let Some((delay, _)) = self.alone else { return PIECE_BYTES_MIN };
-        let rate = self.rates[0].max(self.rates[1]);
-        let lone = if rate > 0.0 { Duration::from_secs_f64(PIECE_BYTES_MIN as f64 / rate) } else { Duration::ZERO };
-        let delay = delay.min(self.round_trip + lone + QUEUE_MIN);
         let queue = delay.mul_f64(QUEUE_SHARE).max(QUEUE_MIN);
+        let rate = self.rates[0].max(self.rates[1]);
         ((rate * (delay + queue).as_secs_f64()) as u64).max(2 * PIECE_BYTES_MIN)
     }
 
@@ -94,14 +90,15 @@ impl Window {
         self.rates[0] = self.rates[0].max(rate);
     }
 
-    /// A piece came. Pieces come in the order in which they were asked for; one that is skipped never comes.
-    pub fn came(&mut self, request: u64, at: Instant) {
+    /// A piece of `bytes` came, which may be fewer than were asked for. Pieces come in the order in which they were asked
+    /// for; one that is skipped never comes.
+    pub fn came(&mut self, request: u64, bytes: u64, at: Instant) {
         while let Some(owed) = self.owed.pop_front_if(|owed| owed.request <= request) {
             self.in_flight -= owed.bytes;
             if owed.request < request {
                 continue;
             }
-            self.came += owed.bytes;
+            self.came += bytes;
             let took = at.saturating_duration_since(owed.asked).max(Duration::from_micros(1));
             // Sooner than a lone piece comes only what had come before and was looked at late.
             let least = self.alone.map_or(took, |(delay, _)| delay.max(took));
@@ -122,9 +119,9 @@ mod tests {
     /// A link of `rate` bytes per second behind a delay: how long its queue is once the window has settled, and how
     /// much of the link is used.
     fn settled(rate: f64, round_trip: Duration) -> (Duration, f64) {
-        let (mut window, mut now) = (Window::new(8, round_trip), Instant::now());
+        let (mut window, mut now) = (Window::new(8), Instant::now());
         let (mut free_at, mut queue) = (now, Duration::ZERO);
-        let mut coming: VecDeque<(u64, Instant)> = VecDeque::new();
+        let mut coming: VecDeque<(u64, u64, Instant)> = VecDeque::new();
         let (mut request, mut came) = (0, 0u64);
         let start = now;
         let mut measured = (now, 0);
@@ -138,11 +135,11 @@ mod tests {
                     queue = queue.max(free_at.saturating_duration_since(at_queue));
                 }
                 free_at = free_at.max(at_queue) + Duration::from_secs_f64(f64::from(bytes) / rate);
-                coming.push_back((request, free_at));
+                coming.push_back((request, u64::from(bytes), free_at));
             }
-            let (request, at) = coming.pop_front().expect("something is on its way");
+            let (request, bytes, at) = coming.pop_front().expect("something is on its way");
             now = at;
-            window.came(request, now);
+            window.came(request, bytes, now);
             if now < start + Duration::from_secs(6) {
                 measured = (now, came);
             }
@@ -168,11 +165,20 @@ mod tests {
 
     #[test]
     fn pieces_that_never_come_hold_no_room() {
-        let (mut window, now) = (Window::new(8, Duration::from_millis(9)), Instant::now());
+        let (mut window, now) = (Window::new(8), Instant::now());
         window.asked(1, 8_192, now);
         window.asked(2, 8_192, now);
-        window.came(2, now + Duration::from_millis(9));
+        window.came(2, 8_192, now + Duration::from_millis(9));
         assert_eq!((window.in_flight, window.owed.len()), (0, 0));
         assert!(window.next().is_some());
+    }
+
+    #[test]
+    fn a_piece_that_ends_early_says_nothing_of_a_fast_link() {
+        let (mut window, start) = (Window::new(8), Instant::now());
+        // As a manifest is asked for: by far more than it has.
+        window.asked(1, CHUNK_BYTES_MAX as u32, start);
+        window.came(1, 2_000, start + Duration::from_millis(20));
+        assert_eq!(window.bytes(), 2 * PIECE_BYTES_MIN);
     }
 }
