@@ -6,13 +6,12 @@
 //! no reason to turn its owner away.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::lines::{Lines, LinesError};
 use crate::types::{Hex, PublicKey, SessionId, WorkerId};
 use crate::wire::control::DeviceName;
 use crate::wire::signature::{Context, KeyPair};
@@ -29,13 +28,8 @@ const FILE_BYTES_MAX: u64 = 2048 * DEVICES_MAX as u64;
 #[derive(Debug, thiserror::Error)]
 pub enum DevicesError {
     /// The file cannot be read or written.
-    #[error("list of devices {path}: {source}")]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    #[error("list of devices {0}")]
+    File(#[from] LinesError),
     /// The list cannot take another device.
     #[error("expected at most {DEVICES_MAX} devices that are kept out, {DEVICES_PER_WALLET_MAX} of a wallet")]
     Full,
@@ -89,10 +83,8 @@ type Devices = HashMap<PublicKey, Vec<Caught>>;
 
 /// The list.
 pub struct DeviceList {
-    path: PathBuf,
+    lines: Lines,
     devices: Mutex<Devices>,
-    /// Held over every change of the file, and by nobody who only looks.
-    writing: Mutex<()>,
 }
 
 impl DeviceList {
@@ -101,22 +93,15 @@ impl DeviceList {
     /// # Errors
     /// A file that cannot be read.
     pub fn open(path: &Path, key: &PublicKey) -> Result<Self, DevicesError> {
-        let mut bytes = Vec::new();
-        match File::open(path) {
-            Ok(file) => file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(at(path))?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
-            Err(e) => return Err(at(path)(e)),
-        };
+        let (lines, text) = Lines::open(path, FILE_BYTES_MAX)?;
         let mut devices = Devices::new();
-        for caught in
-            String::from_utf8_lossy(&bytes).lines().filter_map(|line| serde_json::from_str::<Caught>(line).ok())
-        {
+        for caught in text.lines().filter_map(|line| serde_json::from_str::<Caught>(line).ok()) {
             if !caught.is_signed_by(key) {
                 tracing::warn!(wallet = %caught.wallet, "a device is kept out by a record that this hub did not sign");
             }
             devices.entry(caught.wallet).or_default().push(caught);
         }
-        Ok(Self { path: path.to_path_buf(), devices: Mutex::new(devices), writing: Mutex::default() })
+        Ok(Self { lines, devices: Mutex::new(devices) })
     }
 
     fn devices(&self) -> MutexGuard<'_, Devices> {
@@ -136,8 +121,7 @@ impl DeviceList {
     /// # Errors
     /// A full list, or a file that cannot be written; the device is then remembered until the hub stops.
     pub fn add(&self, caught: Caught) -> Result<(), DevicesError> {
-        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = caught.line();
+        let (pen, line) = (self.lines.pen(), caught.line());
         {
             let mut devices = self.devices();
             let count: usize = devices.values().map(Vec::len).sum();
@@ -150,13 +134,7 @@ impl DeviceList {
             }
             own.push(caught);
         }
-        let append = || {
-            // The line end comes first, so that a torn line before it cannot spoil this one.
-            let mut file = OpenOptions::new().create(true).append(true).open(&self.path)?;
-            file.write_all(format!("\n{line}").as_bytes())?;
-            file.sync_data()
-        };
-        append().map_err(at(&self.path))
+        Ok(pen.append(&line)?)
     }
 
     /// Lets all devices of a wallet in again (blocking); whether one was kept out.
@@ -164,28 +142,17 @@ impl DeviceList {
     /// # Errors
     /// A file that cannot be replaced; they are then let in until the hub stops.
     pub fn remove(&self, wallet: &PublicKey) -> Result<bool, DevicesError> {
-        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let text: String = {
+        let pen = self.lines.pen();
+        let left: Vec<String> = {
             let mut devices = self.devices();
             if devices.remove(wallet).is_none() {
                 return Ok(false);
             }
-            devices.values().flatten().map(|caught| format!("\n{}", caught.line())).collect()
+            devices.values().flatten().map(Caught::line).collect()
         };
-        let replace = || {
-            let new = self.path.with_extension("new");
-            let mut file = File::create(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_data()?;
-            fs::rename(&new, &self.path)
-        };
-        replace().map_err(at(&self.path))?;
+        pen.replace(&left)?;
         Ok(true)
     }
-}
-
-fn at(path: &Path) -> impl FnOnce(io::Error) -> DevicesError + '_ {
-    move |source| DevicesError::Io { path: path.to_path_buf(), source }
 }
 
 #[cfg(test)]
@@ -217,9 +184,9 @@ mod tests {
         let list = open(&path);
         list.add(caught(ONE, "gpu")).unwrap();
         list.add(caught(ONE, "gpu")).unwrap();
-        let text = fs::read_to_string(&path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 2, "an empty first line and one device: {text:?}");
-        fs::write(&path, format!("{text}\n{{\"wallet\":\"4uQeV")).unwrap();
+        std::fs::write(&path, format!("{text}\n{{\"wallet\":\"4uQeV")).unwrap();
         open(&path).add(caught(TWO, "cpu")).unwrap();
         let list = open(&path);
         assert_eq!((list.of(&ONE, &WORKER), list.of(&TWO, &WORKER)), (vec!["gpu".into()], vec!["cpu".into()]));
@@ -240,7 +207,7 @@ mod tests {
     fn a_list_that_cannot_be_written_still_holds_until_the_stop() {
         let dir = tempfile::tempdir().unwrap();
         let list = open(&dir.path().join("absent/devices"));
-        assert!(matches!(list.add(caught(ONE, "gpu")), Err(DevicesError::Io { .. })));
+        assert!(matches!(list.add(caught(ONE, "gpu")), Err(DevicesError::File(_))));
         assert_eq!(list.of(&ONE, &WORKER), ["gpu"]);
     }
 }

@@ -5,12 +5,11 @@
 //! **Promise:** a torn last line after a crash is dropped, not misread, and spoils no later line.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::config::AdmissionPolicy;
+use super::lines::{Lines, LinesError};
 use crate::clock::Clock;
 use crate::types::PublicKey;
 use crate::wire::handshake::HubSession;
@@ -23,13 +22,8 @@ const FILE_BYTES_MAX: u64 = 45 * MEMBERS_MAX as u64;
 
 /// The file of members cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("list of members {path}: {source}")]
-pub struct MembersError {
-    /// Which file.
-    path: PathBuf,
-    /// What the system says.
-    source: io::Error,
-}
+#[error("list of members {0}")]
+pub struct MembersError(#[from] LinesError);
 
 /// Why a wallet does not get in.
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +49,8 @@ pub enum NotAMember {
 }
 
 struct Joined {
-    path: PathBuf,
+    lines: Lines,
     wallets: Mutex<HashSet<PublicKey>>,
-    /// Held over every change of the file, and by nobody who only looks.
-    writing: Mutex<()>,
 }
 
 /// The hub's rule and those who already meet it.
@@ -80,15 +72,9 @@ impl Members {
         path: &Path,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, MembersError> {
-        let mut text = String::new();
-        match File::open(path) {
-            Ok(file) => file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(at(path))?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
-            Err(e) => return Err(at(path)(e)),
-        };
+        let (lines, text) = Lines::open(path, FILE_BYTES_MAX)?;
         let wallets = text.lines().filter_map(|line| line.parse().ok()).collect();
-        let joined =
-            Arc::new(Joined { path: path.to_path_buf(), wallets: Mutex::new(wallets), writing: Mutex::default() });
+        let joined = Arc::new(Joined { lines, wallets: Mutex::new(wallets) });
         Ok(Self { policy, allowed: allowed.iter().copied().collect(), joined, clock })
     }
 
@@ -120,7 +106,7 @@ impl Joined {
     }
 
     fn add(&self, wallet: PublicKey) -> Result<(), NotAMember> {
-        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let pen = self.lines.pen();
         let (is_known, members) = {
             let wallets = self.wallets.lock().unwrap_or_else(PoisonError::into_inner);
             (wallets.contains(&wallet), wallets.len())
@@ -131,18 +117,8 @@ impl Joined {
         if members >= MEMBERS_MAX {
             return Err(NotAMember::Full);
         }
-        let append = || {
-            // The line end comes first, so that a torn line before it cannot spoil this one.
-            let mut file = OpenOptions::new().create(true).append(true).open(&self.path)?;
-            file.write_all(format!("\n{wallet}").as_bytes())?;
-            file.sync_data()
-        };
-        append().map_err(at(&self.path))?;
+        pen.append(&wallet.to_string()).map_err(MembersError)?;
         self.wallets.lock().unwrap_or_else(PoisonError::into_inner).insert(wallet);
         Ok(())
     }
-}
-
-fn at(path: &Path) -> impl FnOnce(io::Error) -> MembersError + '_ {
-    move |source| MembersError { path: path.to_path_buf(), source }
 }

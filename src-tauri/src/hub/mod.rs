@@ -16,6 +16,7 @@ mod config;
 mod devices;
 mod ending;
 mod http;
+mod lines;
 mod live;
 mod members;
 mod meters;
@@ -339,6 +340,14 @@ impl Hub {
         let hub = Arc::clone(self);
         match tokio::task::spawn_blocking(move || hub.devices.add(caught)).await {
             Ok(Ok(())) => {}
+            Ok(Err(DevicesError::Full)) => {
+                let reason = "too many of its devices compute wrongly".to_owned();
+                if let Err(error) = self.keep_out(wallet, By::Backbone, reason).await {
+                    tracing::error!(%wallet, error, "quarantine is not on disk");
+                }
+                self.registry.notify(&wallet, Notice::Quarantined);
+                return;
+            }
             Ok(Err(error)) => tracing::error!(%wallet, %error, "the device's record is not on disk"),
             Err(error) => tracing::error!(%wallet, %error, "the device's record was not written"),
         }

@@ -6,12 +6,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::lines::{Lines, LinesError};
 use crate::types::PublicKey;
 use crate::wire::admin::BanView;
 use crate::wire::text::{PLAIN_CHARS_MAX, plain};
@@ -26,13 +25,8 @@ const FILE_BYTES_MAX: u64 = (LINE_BYTES_MAX * WALLETS_MAX) as u64;
 #[derive(Debug, thiserror::Error)]
 pub enum QuarantineError {
     /// The file cannot be read or written.
-    #[error("quarantine list {path}: {source}")]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    #[error("quarantine list {0}")]
+    File(#[from] LinesError),
     /// The list cannot take another wallet.
     #[error("expected at most {WALLETS_MAX} wallets that are kept out")]
     Full,
@@ -71,10 +65,8 @@ type Wallets = HashMap<PublicKey, Entry>;
 
 /// The list.
 pub struct QuarantineList {
-    path: PathBuf,
+    lines: Lines,
     wallets: Mutex<Wallets>,
-    /// Held over every change of the file, and by nobody who only looks.
-    writing: Mutex<()>,
 }
 
 impl QuarantineList {
@@ -83,14 +75,9 @@ impl QuarantineList {
     /// # Errors
     /// A file that cannot be read.
     pub fn open(path: &Path) -> Result<Self, QuarantineError> {
-        let mut bytes = Vec::new();
-        match File::open(path) {
-            Ok(file) => file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(at(path))?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
-            Err(e) => return Err(at(path)(e)),
-        };
-        let wallets = String::from_utf8_lossy(&bytes).lines().filter_map(read_line).collect();
-        Ok(Self { path: path.to_path_buf(), wallets: Mutex::new(wallets), writing: Mutex::default() })
+        let (lines, text) = Lines::open(path, FILE_BYTES_MAX)?;
+        let wallets = text.lines().filter_map(read_line).collect();
+        Ok(Self { lines, wallets: Mutex::new(wallets) })
     }
 
     /// Who keeps a wallet out, if anybody does.
@@ -126,8 +113,7 @@ impl QuarantineList {
     /// A full list, or a file that cannot be written; the wallet is then remembered until the hub stops.
     pub fn add(&self, wallet: PublicKey, entry: Entry) -> Result<(), QuarantineError> {
         let entry = Entry { reason: plain(&entry.reason), ..entry };
-        let line = line(&wallet, &entry);
-        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (pen, line) = (self.lines.pen(), line(&wallet, &entry));
         {
             let mut wallets = self.wallets();
             if wallets.contains_key(&wallet) {
@@ -138,12 +124,7 @@ impl QuarantineList {
             }
             wallets.insert(wallet, entry);
         }
-        let append = || {
-            let mut file = OpenOptions::new().create(true).append(true).open(&self.path)?;
-            file.write_all(line.as_bytes())?;
-            file.sync_data()
-        };
-        append().map_err(at(&self.path))
+        Ok(pen.append(&line)?)
     }
 
     /// Lets a wallet in again (blocking); whether it was kept out.
@@ -151,22 +132,15 @@ impl QuarantineList {
     /// # Errors
     /// A file that cannot be replaced; the wallet is then let in until the hub stops.
     pub fn remove(&self, wallet: &PublicKey) -> Result<bool, QuarantineError> {
-        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let text: String = {
+        let pen = self.lines.pen();
+        let left: Vec<String> = {
             let mut wallets = self.wallets();
             if wallets.remove(wallet).is_none() {
                 return Ok(false);
             }
             wallets.iter().map(|(wallet, entry)| line(wallet, entry)).collect()
         };
-        let replace = || {
-            let new = self.path.with_extension("new");
-            let mut file = File::create(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_data()?;
-            fs::rename(&new, &self.path)
-        };
-        replace().map_err(at(&self.path))?;
+        pen.replace(&left)?;
         Ok(true)
     }
 
@@ -176,9 +150,8 @@ impl QuarantineList {
     }
 }
 
-/// The line end comes first, so that a torn line before it cannot spoil this one.
 fn line(wallet: &PublicKey, entry: &Entry) -> String {
-    format!("\n{wallet} {} {} {}", entry.since_unix_ms, entry.by, entry.reason)
+    format!("{wallet} {} {} {}", entry.since_unix_ms, entry.by, entry.reason)
 }
 
 /// A line of the file; an address alone is one that was caught.
@@ -188,10 +161,6 @@ fn read_line(line: &str) -> Option<(PublicKey, Entry)> {
     let since_unix_ms = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let by = if words.next() == Some("operator") { By::Operator } else { By::Backbone };
     Some((wallet, Entry { since_unix_ms, by, reason: plain(words.next().unwrap_or_default()) }))
-}
-
-fn at(path: &Path) -> impl FnOnce(io::Error) -> QuarantineError + '_ {
-    move |source| QuarantineError::Io { path: path.to_path_buf(), source }
 }
 
 #[cfg(test)]
@@ -247,7 +216,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let list = QuarantineList::open(&dir.path().join("absent/quarantine")).unwrap();
         let wallet = PublicKey([1; 32]);
-        assert!(matches!(list.add(wallet, entry(By::Operator, "x")), Err(QuarantineError::Io { .. })));
+        assert!(matches!(list.add(wallet, entry(By::Operator, "x")), Err(QuarantineError::File(_))));
         assert_eq!(list.by(&wallet), Some(By::Operator));
     }
 }
