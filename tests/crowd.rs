@@ -1,4 +1,4 @@
-//! A crowd of workers at once, through a real gateway and a real hub: what they cost while nobody asks them anything.
+//! A thousand workers at once, through a real gateway and a real hub: what they cost while nobody asks them anything.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +12,10 @@ use kvasir::wire::Frame;
 use kvasir::wire::frame::Kind;
 use kvasir::wire::handshake::{AuthMessage, AuthSigner, WorkerHandshake, WorkerRandom, WorkerSession};
 
-use crate::support::fleet::fleet;
+use crate::support::fleet::fleet_with;
 use crate::support::process::Process;
 
-/// As many as a gateway takes from one address.
-const WORKERS: usize = 250;
+const WORKERS: usize = 1000;
 /// At once; one address may have no more unproven connections at the hub.
 const JOINING: usize = 8;
 /// How long they are idle.
@@ -75,9 +74,9 @@ async fn join(public: &str, tls: Arc<rustls::ClientConfig>, operator: &str, n: u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_of_idle_workers_costs_next_to_nothing() {
+async fn a_thousand_idle_workers_cost_next_to_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
-    let fleet = fleet(dir.path());
+    let fleet = fleet_with(dir.path(), "[gateway]\nconnections_per_address = 1100\n", &[]);
     let pem = std::fs::read_to_string(dir.path().join("kvasir-state/gateway/trial-ca.pem")).expect("an authority");
     let tls = tls::client_config_from_pem(&pem).expect("a TLS configuration");
     // Pages that the first connections touch are nobody's in particular.

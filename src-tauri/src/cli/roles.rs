@@ -1,6 +1,7 @@
 //! Flags of the server roles; `config` puts them together with the file and the defaults.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -68,6 +69,9 @@ pub struct RoleFlags {
     /// gateway: address of a hub (repeatable).
     #[arg(long = "hub")]
     pub hubs: Vec<SocketAddr>,
+    /// gateway: most connections of one address (IPv6: of a /64); more than 256 where many rigs share one.
+    #[arg(long)]
+    pub connections_per_address: Option<NonZeroUsize>,
     /// hub, gateway: where accounts are kept, e.g. sqlite:ledger.db.
     #[arg(long, env = "KVASIR_LEDGER")]
     pub ledger: Option<String>,

@@ -66,6 +66,7 @@ pub(super) struct HubTable {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct GatewayTable {
     pub listen: Option<SocketAddr>,
+    pub connections_per_address: Option<NonZeroUsize>,
     pub hubs: Option<Vec<SocketAddr>>,
     pub public_hosts: Option<Vec<String>>,
     pub tls_cert: Option<PathBuf>,

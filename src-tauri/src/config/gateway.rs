@@ -1,6 +1,7 @@
 //! What a gateway is told.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use super::{ConfigError, File, GATEWAY_LISTEN, HUB_LISTEN, Peers, ledger_url, list, peers, state};
@@ -29,6 +30,8 @@ pub struct Gateway {
     pub hubs: Vec<SocketAddr>,
     /// Host names that workers may have dialled and that a trial certificate is for; empty = any.
     pub public_hosts: Vec<String>,
+    /// Most connections of one address, if said.
+    pub connections_per_address: Option<NonZeroUsize>,
     /// Certificates.
     pub tls: Tls,
     /// Trial certificates and accounts.
@@ -64,6 +67,7 @@ impl Gateway {
             listen: flags.listen.or(file.listen).unwrap_or(GATEWAY_LISTEN),
             hubs,
             public_hosts: list(&flags.public_hosts, file.public_hosts),
+            connections_per_address: flags.connections_per_address.or(file.connections_per_address),
             tls,
             ledger: ledger_url(flags, file.ledger, &state),
             state,

@@ -14,7 +14,7 @@ use crate::cli::{AdmissionMode, Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, ConfigError, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
-use crate::gateway::{self, GatewayConfig, HubEndpoint};
+use crate::gateway::{self, GatewayConfig, HubEndpoint, Limits};
 use crate::hub::{self, AdmissionPolicy, HubConfig};
 use crate::ledger::Ledger;
 use crate::model::{Manifest, Reach};
@@ -159,7 +159,12 @@ async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyE
     let hubs = config.hubs.iter().map(|addr| HubEndpoint { addr: *addr }).collect();
     let ledger = Ledger::open(&config.ledger).await?;
     say(format_args!("listening on https://{}", listener.local_addr()?))?;
-    let gateway = GatewayConfig { hub_peer, public_hosts: config.public_hosts, ..GatewayConfig::new(server, hubs) };
+    let mut limits = Limits::default();
+    if let Some(most) = config.connections_per_address {
+        limits.connections_per_peer = most.get();
+    }
+    let public_hosts = config.public_hosts;
+    let gateway = GatewayConfig { hub_peer, public_hosts, limits, ..GatewayConfig::new(server, hubs) };
     gateway::serve(listener, gateway, ledger.clone(), shutdown).await;
     ledger.close().await;
     Ok(())
