@@ -8,24 +8,11 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::completion::{local_text, stream};
-use crate::support::fleet::{Fleet, client, fleet, fleet_with};
+use crate::support::fleet::{client, fleet, fleet_with};
+use crate::support::joined::worker;
 use crate::support::process::{Process, ended};
 
 const TOKENS: usize = 120;
-
-fn worker(dir: &Path, fleet: &Fleet, name: &str) -> (Process, String) {
-    let gateway = format!("wss://{}", fleet.public);
-    let args = [
-        ["--headless", "worker"],
-        ["--gateway", &gateway],
-        ["--ca", "kvasir-state/gateway/trial-ca.pem"],
-        ["--operator", &fleet.operator],
-        ["--state", name],
-    ];
-    let mut worker = Process::start(dir, &args.concat());
-    let wallet = worker.after("wallet ");
-    (worker, wallet)
-}
 
 /// `kvasir hub …`, which must succeed; what it printed.
 fn hub(dir: &Path, args: &[&str]) -> String {
@@ -43,8 +30,8 @@ async fn a_ban_in_the_middle_of_a_completion_changes_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let expected = local_text(dir.path(), TOKENS);
     let fleet = fleet(dir.path());
-    let (mut banned, wallet) = worker(dir.path(), &fleet, "worker-a");
-    let (mut other, _) = worker(dir.path(), &fleet, "worker-b");
+    let (mut banned, wallet) = worker(&fleet, dir.path(), "worker-a");
+    let (mut other, _) = worker(&fleet, dir.path(), "worker-b");
     banned.after("serving ");
     other.after("serving ");
     let view = workers(dir.path());
@@ -71,7 +58,7 @@ async fn a_ban_in_the_middle_of_a_completion_changes_nothing() {
 
     hub(dir.path(), &["unban", &wallet]);
     drop(banned);
-    let (mut back, same) = worker(dir.path(), &fleet, "worker-a");
+    let (mut back, same) = worker(&fleet, dir.path(), "worker-a");
     assert_eq!(same, wallet);
     back.after("serving ");
     let (code, _, why) = ended(dir.path(), &["hub", "unban", &wallet]);
@@ -84,8 +71,8 @@ async fn who_is_drained_finishes_and_stays_away_and_who_is_kicked_comes_back() {
     let dir = tempfile::tempdir().expect("a directory");
     let expected = local_text(dir.path(), TOKENS);
     let fleet = fleet(dir.path());
-    let (mut drained, wallet) = worker(dir.path(), &fleet, "worker-a");
-    let (mut kicked, other) = worker(dir.path(), &fleet, "worker-b");
+    let (mut drained, wallet) = worker(&fleet, dir.path(), "worker-a");
+    let (mut kicked, other) = worker(&fleet, dir.path(), "worker-b");
     drained.after("serving ");
     kicked.after("serving ");
     let session = |view: &Value, wallet: &str| {
@@ -119,7 +106,7 @@ async fn who_is_drained_finishes_and_stays_away_and_who_is_kicked_comes_back() {
 fn a_hub_that_takes_the_invited_takes_no_one_else() {
     let dir = tempfile::tempdir().expect("a directory");
     let fleet = fleet_with(dir.path(), "admission = \"invite\"\n", &[]);
-    let (mut stranger, wallet) = worker(dir.path(), &fleet, "worker-a");
+    let (mut stranger, wallet) = worker(&fleet, dir.path(), "worker-a");
     stranger.after("not_invited");
     drop(stranger);
     let gateway = format!("wss://{}", fleet.public);
@@ -130,7 +117,7 @@ fn a_hub_that_takes_the_invited_takes_no_one_else() {
     drop(invited);
     // Known from now on, without any code.
     std::fs::remove_file(dir.path().join("worker-a/network")).expect("the kept code");
-    let (mut member, same) = worker(dir.path(), &fleet, "worker-a");
+    let (mut member, same) = worker(&fleet, dir.path(), "worker-a");
     member.after("serving ");
     assert_eq!(same, wallet);
     let members = std::fs::read_to_string(dir.path().join("kvasir-state/hub/members")).expect("the list of members");
@@ -144,9 +131,9 @@ fn a_hub_with_a_list_takes_the_wallets_on_it() {
     assert_eq!(code, Some(0), "{why}");
     let listed = out.split_whitespace().last().expect("an address").to_owned();
     let fleet = fleet_with(dir.path(), &format!("admission = \"list\"\nallow = [\"{listed}\"]\n"), &[]);
-    let (mut stranger, _) = worker(dir.path(), &fleet, "worker-b");
+    let (mut stranger, _) = worker(&fleet, dir.path(), "worker-b");
     stranger.after("not_invited");
-    let (mut member, wallet) = worker(dir.path(), &fleet, "worker-a");
+    let (mut member, wallet) = worker(&fleet, dir.path(), "worker-a");
     assert_eq!(wallet, listed);
     member.after("serving ");
 }

@@ -5,33 +5,21 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::completion::{local_text, stream};
-use crate::support::fleet::{Fleet, client, fleet};
+use crate::support::fleet::{client, fleet};
+use crate::support::joined::worker;
 use crate::support::process::{Process, ended};
 
 const TOKENS: usize = 120;
-
-fn worker(dir: &Path, fleet: &Fleet, name: &str) -> (Process, String) {
-    let gateway = format!("wss://{}", fleet.public);
-    let args = [
-        ["--headless", "worker"],
-        ["--gateway", &gateway],
-        ["--ca", "kvasir-state/gateway/trial-ca.pem"],
-        ["--operator", &fleet.operator],
-        ["--state", name],
-    ];
-    let mut worker = Process::start(dir, &args.concat());
-    let wallet = worker.after("wallet ");
-    worker.after("serving ");
-    (worker, wallet)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_in_the_middle_of_a_completion_changes_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let expected = local_text(dir.path(), TOKENS);
     let fleet = fleet(dir.path());
-    let (mut victim, _) = worker(dir.path(), &fleet, "worker-a");
-    let (survivor, wallet) = worker(dir.path(), &fleet, "worker-b");
+    let (mut victim, _) = worker(&fleet, dir.path(), "worker-a");
+    let (mut survivor, wallet) = worker(&fleet, dir.path(), "worker-b");
+    victim.after("serving ");
+    survivor.after("serving ");
     let client = client(&dir.path().join("kvasir-state/gateway/trial-ca.pem"));
     assert_eq!(fleet.sessions().await, 2);
 

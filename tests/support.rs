@@ -5,6 +5,7 @@ pub mod completion;
 pub mod fault_proxy;
 pub mod faults;
 pub mod fleet;
+pub mod joined;
 pub mod line;
 pub mod one_layer;
 pub mod process;

@@ -43,7 +43,7 @@ pub fn join_code(dir: &Path, fleet: &Fleet) -> String {
     let gateway = format!("wss://{}", fleet.public);
     let ca = "kvasir-state/gateway/trial-ca.pem";
     let args = ["hub", "invite", "--gateway", &gateway, "--ca", ca, "--file", "invitation.txt"];
-    let output = process::kvasir(dir, &args).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    let (code, invitation, why) = process::ended(dir, &args);
+    assert_eq!(code, Some(0), "{why}");
+    invitation
 }

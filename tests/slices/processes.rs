@@ -8,24 +8,13 @@ use kvasir::model::BlockType;
 use serde_json::{Value, json};
 
 use crate::support::fleet::{Fleet, client, fleet, fleet_with};
+use crate::support::joined::worker_args;
 use crate::support::line::{Line, Nature};
 use crate::support::one_layer::OneLayer;
 use crate::support::process::{Process, kvasir};
 
 const PROMPT: &str = "Once upon a time";
 const TOKENS: usize = 12;
-
-fn worker_args<'a>(fleet: &'a Fleet, gateway: &'a str, state: &'a str) -> Vec<&'a str> {
-    let args = [
-        ["--headless", "worker"],
-        ["--gateway", gateway],
-        ["--ca", "kvasir-state/gateway/trial-ca.pem"],
-        ["--operator", &fleet.operator],
-        ["--state", state],
-        ["--device", "cpu"],
-    ];
-    args.concat()
-}
 
 /// Asks for a greedy completion: status, `Retry-After` and body.
 async fn ask(client: &reqwest::Client, fleet: &Fleet) -> (u16, Option<String>, Value) {

@@ -46,7 +46,7 @@ pub fn fleet(dir: &Path) -> Fleet {
     fleet_with(dir, "", &[])
 }
 
-/// The same with more lines in the hub's table and more flags for the backbone.
+/// The same with more lines in the hub's table, or tables behind it, and more flags for the backbone.
 pub fn fleet_with(dir: &Path, hub_lines: &str, flags: &[&str]) -> Fleet {
     let args = ["--headless", "backbone", "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"];
     let mut backbone = Process::start(dir, &[&args[..], flags].concat());
@@ -57,8 +57,9 @@ pub fn fleet_with(dir: &Path, hub_lines: &str, flags: &[&str]) -> Fleet {
     let mut hub = Process::start(dir, &["--headless", "hub", "--config", "kvasir.toml"]);
     let operator = hub.after("operator key ");
     let hub_address = hub.after("listening for gateways on ");
-    let args = ["--headless", "gateway", "--listen", "127.0.0.1:0", "--hub", &hub_address, "--tls-trial"];
-    let mut gateway = Process::start(dir, &args);
+    let role = ["--headless", "gateway", "--config", "kvasir.toml"];
+    let args = ["--listen", "127.0.0.1:0", "--hub", &hub_address, "--tls-trial"];
+    let mut gateway = Process::start(dir, &[&role[..], &args].concat());
     let public = gateway.after("listening on https://").rsplit_once(':').expect("a port").1.to_owned();
     Fleet { backbone, hub, gateway, api, public: format!("localhost:{public}"), hub_address, operator }
 }
