@@ -4,7 +4,8 @@
 //! layer the tolerances are those of an f32 implementation with another order of sums. Behind it they allow for keys
 //! and values in half precision, which the references keep in f32: random weights make a lot of that rounding (logits
 //! of standard deviation 3 move by up to 0.0012, and by 0.0066 where every layer attends); what attention does with
-//! the rounded numbers is held to 2e-6 beside its code. Ids must be equal wherever the reference's own margin allows.
+//! the rounded numbers is held beside its code to a bound that follows from f32 arithmetic. Ids must be equal wherever
+//! the reference's own margin allows.
 
 use crate::support::{Golden, Recorder, data, float_backbone, hf_head, largest_difference, top};
 use kvasir::backbone::delta_rule::{HeadInput, delta_rule};

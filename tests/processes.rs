@@ -1,7 +1,5 @@
 //! The four roles as four processes, exactly as README runs them.
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use crate::support::completion::{local_text, stream};

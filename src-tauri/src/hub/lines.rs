@@ -104,7 +104,9 @@ mod tests {
     fn what_cannot_be_written_is_told_with_its_path() {
         let dir = tempfile::tempdir().unwrap();
         let (lines, _) = Lines::open(&dir.path().join("absent/list"), 1).unwrap();
-        for told in [lines.pen().append("one"), lines.pen().replace(&[])] {
+        let appended = lines.pen().append("one");
+        let replaced = lines.pen().replace(&[]);
+        for told in [appended, replaced] {
             assert!(told.unwrap_err().to_string().contains("absent"));
         }
         assert!(Lines::open(dir.path(), 1).is_err(), "a directory is no list");
