@@ -2,7 +2,8 @@
 //!
 //! A prefill is timed from an empty context to the logits of the last token. A decode is timed after the prompts, one
 //! step per new token of all streams; the tokens are arbitrary, because what a model of random weights chooses may be
-//! one token for ever, which meets the same experts each time. Every round begins anew; figures are medians.
+//! one token for ever, which meets the same experts each time. Weights are read ahead and one round is run before the
+//! timed ones, as llama.cpp warms up; every round begins anew; figures are medians.
 
 use std::fmt;
 use std::hint::black_box;
@@ -145,6 +146,8 @@ pub async fn batches(options: BatchOptions) -> Result<BatchBench, BatchBenchErro
     let mut found = Vec::with_capacity(batches.len());
     for batch in batches {
         let mut runs = Vec::with_capacity(rounds.max(1));
+        // Once untimed: what an expert's first use in a process costs is not the speed of its later ones.
+        run(&backbone, batch, prompt, new).await?;
         for _ in 0..rounds.max(1) {
             runs.push(run(&backbone, batch, prompt, new).await?);
         }
