@@ -7,6 +7,7 @@
 use std::fmt;
 use std::hint::black_box;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -16,7 +17,7 @@ use crate::backbone::{
 };
 use crate::dispatch::{LocalDispatch, Mode};
 use crate::kernel::ExpertCompute;
-use crate::model::{Inspection, Model};
+use crate::model::{Inspection, Model, Prefetch, Reach as Weights};
 
 /// Prompt of a stream whose decode is measured: as short as a question.
 const QUESTION_TOKENS: usize = 16;
@@ -64,6 +65,8 @@ pub struct BatchBench {
     pub threads: usize,
     /// From opening the model to a backbone that can run.
     pub load_s: f64,
+    /// Reading the weights ahead, as a server does beside its first requests; here before anything is timed.
+    pub read_ahead_s: f64,
     /// Most memory that this process ever held, mapped files included; absent where the system does not say.
     pub peak_rss_bytes: Option<u64>,
     /// Which part.
@@ -136,6 +139,9 @@ pub async fn batches(options: BatchOptions) -> Result<BatchBench, BatchBenchErro
     let local = LocalDispatch::new(Arc::clone(&model), compute, Mode::Exact);
     let backbone = Backbone::new(Arc::clone(&model), Arc::new(local))?;
     let load_s = started.elapsed().as_secs_f64();
+    let read = Instant::now();
+    Prefetch::of(&model, Weights::Everything).run(&AtomicBool::new(false), |_| {});
+    let read_ahead_s = read.elapsed().as_secs_f64();
     let mut found = Vec::with_capacity(batches.len());
     for batch in batches {
         let mut runs = Vec::with_capacity(rounds.max(1));
@@ -151,6 +157,7 @@ pub async fn batches(options: BatchOptions) -> Result<BatchBench, BatchBenchErro
         device,
         threads,
         load_s,
+        read_ahead_s,
         peak_rss_bytes: peak_rss_bytes(),
         phase,
         prompt_tokens: prompt,
