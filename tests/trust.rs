@@ -59,15 +59,17 @@ async fn decoded(model: Arc<Model>, prompt: &[u32], faults: Vec<Fault>, liars: u
 }
 
 /// Waits until `is_so` for every worker's number.
-async fn everybody(network: &Network, is_so: impl AsyncFn(usize) -> bool) {
-    let all = async {
-        for index in 0..network.wallets().len() {
+async fn everybody(network: &Network, what: &str, is_so: impl AsyncFn(usize) -> bool) {
+    for index in 0..network.wallets().len() {
+        let one = async {
             while !is_so(index).await {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-        }
-    };
-    timeout(PATIENCE, all).await.expect("nothing here takes this long");
+        };
+        let found = timeout(PATIENCE, one).await;
+        let (counts, status) = (network.dispatch.counts(), network.status(index));
+        found.unwrap_or_else(|_| panic!("worker {index} is not {what}: {status:?}, {counts:?}"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,12 +80,12 @@ async fn whatever_workers_lie_about_the_stream_is_the_local_one_and_they_lose_th
     let counts = network.dispatch.counts();
     assert_eq!((counts.quarantined_wallets, counts.quarantined_devices), (4, 0));
     assert!(counts.audit_mismatches >= 4 && counts.generations_affected == 0, "nothing false was used: {counts:?}");
-    everybody(&network, async |index| {
+    everybody(&network, "kept out", async |index| {
         matches!(network.status(index).phase, Phase::Waiting { reason, .. } if reason.contains("quarantined"))
     })
     .await;
     let (meters, accounts) = network.ledgers();
-    everybody(&network, async |index| {
+    everybody(&network, "void", async |index| {
         let wallet = network.wallets()[index];
         let rows = meters.meters_after(0, 1000).await.unwrap();
         let void = rows.iter().filter(|row| row.wallet == wallet).all(|row| row.voided_bytes == row.work_bytes);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
+use kvasir::dispatch::TrustConfig;
 use kvasir::kernel::{ExpertCompute, ExpertSource, KernelError};
 use kvasir::model::Model;
 use kvasir::wire::work::{Dispatch, PartialValues, Partials};
@@ -50,6 +51,12 @@ pub fn questions(model: &Model, layers: &[u16]) -> usize {
     2 * first.map(|e| [e.gate.ty, e.up.ty, e.down.ty]).collect::<BTreeSet<_>>().len()
 }
 
+/// Whether a request is a challenge: no work is given so long.
+fn is_challenge(parts: &[Dispatch]) -> bool {
+    let patience = TrustConfig::default().challenge_patience.as_millis();
+    parts.iter().all(|part| u128::from(part.deadline_ms) == patience)
+}
+
 /// A kernel with a fault. It computes its self-test and what is asked of its device first as it should, since nobody
 /// would ask it for work otherwise.
 pub struct Faulty {
@@ -69,7 +76,7 @@ impl Faulty {
         Self { inner, hidden, honest, armed: None, rows: AtomicUsize::new(0), fault }
     }
 
-    /// Faulty once it is armed.
+    /// Faulty once it is armed, and in work alone: it knows a challenge when it sees one.
     pub fn once(armed: &Arc<AtomicBool>, inner: Arc<dyn ExpertCompute>, fault: Fault, model: &Model) -> Self {
         Self { armed: Some(Arc::clone(armed)), ..Self::new(inner, fault, model, &[]) }
     }
@@ -116,7 +123,7 @@ impl ExpertCompute for Faulty {
         parts: &[Dispatch],
     ) -> Result<Vec<Partials>, KernelError> {
         let served = parts.iter().any(|p| p.hidden == self.hidden);
-        let honest = !served || self.is_honest();
+        let honest = !served || self.armed.is_some() && is_challenge(parts) || self.is_honest();
         if let (false, Fault::Silent(gate)) = (honest, &self.fault) {
             gate.wait();
         }
