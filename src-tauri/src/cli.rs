@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
-pub use bench::{BenchDecodeArgs, BenchDenseArgs, BenchExpertsArgs, BenchPrefillArgs};
+pub use bench::{BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchPrefillArgs};
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs};
 pub use experts::{ExpertFlags, ExpertsLocal};
 pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
@@ -87,6 +87,8 @@ pub enum BenchCommand {
     Decode(BenchDecodeArgs),
     /// Prompts of several streams at once.
     Prefill(BenchPrefillArgs),
+    /// Steps of one or more layers through gateway, hub and workers, by rows and by round trip.
+    Dispatch(BenchDispatchArgs),
 }
 
 /// Flags of `kvasir gpu`.

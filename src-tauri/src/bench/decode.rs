@@ -17,7 +17,7 @@ use crate::wire::work::{Dispatch, Partials};
 use crate::worker::Hardware;
 
 /// Longest wait for the workers' slices.
-const READY: Duration = Duration::from_secs(600);
+pub(super) const READY: Duration = Duration::from_secs(600);
 
 /// What to measure.
 pub struct DecodeOptions {
@@ -97,13 +97,13 @@ impl ExpertCompute for Timed {
 }
 
 /// Median in milliseconds; 0 of nothing.
-fn p50_ms(times: &mut [Duration]) -> f64 {
+pub(super) fn p50_ms(times: &mut [Duration]) -> f64 {
     times.sort_unstable();
     times.get(times.len() / 2).map_or(0.0, |t| t.as_secs_f64() * 1e3)
 }
 
 /// Workers are audited as those that have been there for long: the figures are of the usual state.
-const AS_OF_OLD: AuditPolicy =
+pub(super) const AS_OF_OLD: AuditPolicy =
     AuditPolicy { before_use: false, first_assignments: 0, young_assignments: 0, young_rate: 0.01, rate: 0.01 };
 
 /// Measures.

@@ -59,6 +59,35 @@ pub struct BenchPrefillArgs {
     pub json: bool,
 }
 
+/// Flags of `kvasir bench dispatch`.
+#[derive(Debug, Args)]
+pub struct BenchDispatchArgs {
+    /// Model file or directory; the embedded kvasir-tiny when absent.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// Rows of a step, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u16).range(1..=2048))]
+    pub rows: Vec<u16>,
+    /// Round trips between workers and gateway in milliseconds, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "0,13,50,100,150")]
+    pub rtt: Vec<f64>,
+    /// Remote layers of a pass, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub layers: Vec<u16>,
+    /// Workers.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub workers: u16,
+    /// Threads of the kernels; all processors when absent.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Seconds for each figure.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=3600))]
+    pub seconds: u16,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Flags of `kvasir bench experts`.
 #[derive(Debug, Args)]
 pub struct BenchExpertsArgs {

@@ -196,6 +196,21 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             let found = runtime()?.block_on(bench::decode(options))?;
             if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
         }
+        BenchCommand::Dispatch(args) => {
+            let threads = args.threads.map_or_else(all_threads, usize::from);
+            let round_trips = args.rtt.iter().map(|rtt| Ok(2 * one_way(*rtt)?)).collect::<Result<_, AnyError>>()?;
+            let options = bench::DispatchOptions {
+                model: load_model(args.model.as_deref(), None)?,
+                compute: device::cpu(threads)?,
+                workers: (0..args.workers).map(|_| device::cpu(threads)).collect::<Result<_, _>>()?,
+                rows: list(&args.rows),
+                round_trips,
+                layers: args.layers,
+                time: Duration::from_secs(args.seconds.into()),
+            };
+            let found = runtime()?.block_on(bench::dispatch(options))?;
+            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
