@@ -124,7 +124,8 @@ pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
         stop_ids: model.hyper.eos_token_ids.clone(),
     };
     let bar = bar(args.tokens.into(), "generating");
-    let generation = runtime.block_on(backbone.generate(&prompt, &options, |_| {
+    let speculation = super::speculation(args.speculate);
+    let generation = runtime.block_on(backbone.generate_with(speculation, &prompt, &options, |_| {
         bar.inc(1);
         ControlFlow::Continue(())
     }))?;
@@ -138,6 +139,10 @@ pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
             "finish": format!("{:?}", generation.finish).to_lowercase(),
             "prefill_tok_per_s": generation.timing.prefill_tokens_per_s(),
             "tok_per_s": generation.timing.decode_tokens_per_s(),
+            "drafted": generation.tally.drafted,
+            "accepted": generation.tally.accepted,
+            "acceptance": generation.tally.acceptance(),
+            "tokens_per_step": generation.timing.tokens_per_step(),
         }))?;
     } else if model.tokenizer.is_some() {
         say(format_args!("{}{}", args.prompt.unwrap_or_default(), generation.text))?;
