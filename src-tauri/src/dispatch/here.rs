@@ -1,8 +1,8 @@
 //! What this machine computes of the remote layers: the rest that nobody holds, and what workers did not bring.
 //!
 //! Work goes to a blocking thread, off the tasks that move bytes; how long it takes is learnt, because a replica is
-//! asked instead only when it is sooner. **Promise:** whether this machine may compute experts is asked here and nowhere
-//! else.
+//! asked instead only when it is sooner. **Promise:** one call uses no more of a leased layer's experts at once than
+//! [`ModelExperts::at_once`] says.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -6,6 +6,7 @@
 
 mod audit;
 mod batch;
+mod caught;
 mod challenge;
 mod choice;
 mod claims;

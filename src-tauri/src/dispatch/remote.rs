@@ -109,7 +109,6 @@ impl RemoteDispatch {
         let manifest = config.manifest.take().map_or_else(|| Manifest::of(&model), Ok)?;
         let experts = ModelExperts::new(Arc::clone(&model));
         let hidden_size = model.hyper.hidden_size;
-        let stock = Arc::new(Stock::new(model, manifest));
         let travels = |layer: &u16| match experts.form(*layer) {
             Form::Exact | Form::Float => true,
             Form::Here => {
@@ -118,7 +117,9 @@ impl RemoteDispatch {
             }
         };
         let layers: BTreeSet<u16> = config.remote_layers.iter().copied().filter(travels).collect();
-        let experts = Arc::new(experts.leased(layers.iter().copied(), config.expert_cache_bytes));
+        let experts = experts.leased(layers.iter().copied(), config.expert_cache_bytes);
+        let experts = Arc::new(experts.checked_by(&manifest));
+        let stock = Arc::new(Stock::new(model, manifest));
         let layers: Vec<LayerSize> = layers.into_iter().filter_map(|layer| stock.layer_size(layer)).collect();
         let goods = Goods {
             layers,
