@@ -107,7 +107,10 @@ impl Layer {
 /// The matrices that may be resident as f32.
 fn dense_matrices(weights: &model::Weights) -> Vec<&Matrix> {
     let mut matrices = vec![&weights.head];
-    matrices.extend(weights.mtp.iter().map(|mtp| &mtp.projection));
+    if let Some(mtp) = &weights.mtp {
+        matrices.push(&mtp.projection);
+        matrices.extend(Some(&mtp.head).filter(|own| !own.is_same(&weights.head)));
+    }
     for layer in weights.moe_layers() {
         matrices.extend(match &layer.mixer {
             model::Mixer::Attention(w) => [&w.q, &w.k, &w.v, &w.output].to_vec(),

@@ -77,7 +77,7 @@ pub struct Draft {
 
 impl Mtp {
     pub fn new(mtp: &MtpWeights, trunk: &Weights, hyper: &HyperParameters, residency: Residency) -> Option<Self> {
-        let own_head = !std::ptr::eq(&*mtp.head.data, &*trunk.head.data);
+        let own_head = !mtp.head.is_same(&trunk.head);
         Some(Self {
             embedding: mtp.embedding.clone(),
             embedding_norm: mtp.embedding_norm.clone(),

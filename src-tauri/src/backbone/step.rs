@@ -75,8 +75,12 @@ pub struct StepOutput {
     pub logits: Vec<Rows>,
     /// Per share.
     pub served: Vec<Served>,
-    /// Time spent on routed experts that nothing else filled: computing them here, or waiting for them.
+    /// Time spent on routed experts that nothing else of the step filled: computing them here, or waiting for them.
     pub experts: Duration,
+    /// The part of it in which workers had them, whoever else was computed meanwhile.
+    pub away: Duration,
+    /// The part of it in which other threads of this machine computed them.
+    pub here: Duration,
 }
 
 /// Why a step cannot be computed. After a failure of the routed experts its sequences are lost; the other reasons are

@@ -2,11 +2,13 @@
 //!
 //! A prefill is timed from an empty context to the logits of the last token. A decode is timed after the prompts, one
 //! step per new token of all streams; the tokens are arbitrary, because what a model of random weights chooses may be
-//! one token for ever, which meets the same experts each time. Every round begins anew; figures are medians.
+//! one token for ever, which meets the same experts each time. Weights are read ahead and one round is run before the
+//! timed ones, as llama.cpp warms up; every round begins anew; figures are medians.
 
 use std::fmt;
 use std::hint::black_box;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -16,7 +18,7 @@ use crate::backbone::{
 };
 use crate::dispatch::{LocalDispatch, Mode};
 use crate::kernel::ExpertCompute;
-use crate::model::{Inspection, Model};
+use crate::model::{Inspection, Model, Prefetch, Reach as Weights};
 
 /// Prompt of a stream whose decode is measured: as short as a question.
 const QUESTION_TOKENS: usize = 16;
@@ -64,6 +66,8 @@ pub struct BatchBench {
     pub threads: usize,
     /// From opening the model to a backbone that can run.
     pub load_s: f64,
+    /// Reading the weights ahead, as a server does beside its first requests; here before anything is timed.
+    pub read_ahead_s: f64,
     /// Most memory that this process ever held, mapped files included; absent where the system does not say.
     pub peak_rss_bytes: Option<u64>,
     /// Which part.
@@ -136,9 +140,14 @@ pub async fn batches(options: BatchOptions) -> Result<BatchBench, BatchBenchErro
     let local = LocalDispatch::new(Arc::clone(&model), compute, Mode::Exact);
     let backbone = Backbone::new(Arc::clone(&model), Arc::new(local))?;
     let load_s = started.elapsed().as_secs_f64();
+    let read = Instant::now();
+    Prefetch::of(&model, Weights::Everything).run(&AtomicBool::new(false), |_| {});
+    let read_ahead_s = read.elapsed().as_secs_f64();
     let mut found = Vec::with_capacity(batches.len());
     for batch in batches {
         let mut runs = Vec::with_capacity(rounds.max(1));
+        // Once untimed: what an expert's first use in a process costs is not the speed of its later ones.
+        run(&backbone, batch, prompt, new).await?;
         for _ in 0..rounds.max(1) {
             runs.push(run(&backbone, batch, prompt, new).await?);
         }
@@ -151,6 +160,7 @@ pub async fn batches(options: BatchOptions) -> Result<BatchBench, BatchBenchErro
         device,
         threads,
         load_s,
+        read_ahead_s,
         peak_rss_bytes: peak_rss_bytes(),
         phase,
         prompt_tokens: prompt,

@@ -2,6 +2,7 @@
 
 mod batch;
 mod decode;
+mod streams;
 
 #[cfg(feature = "gpu")]
 pub use crate::kernel::bench::measure_gpu as experts_on_gpu;
@@ -10,3 +11,4 @@ pub use crate::kernel::bench::{
 };
 pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};
+pub use streams::{Size, StreamsBench, StreamsBenchError, StreamsOptions, streams};

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use crate::net::Io;
 use crate::net::peer::{PeerError, PeerSecurity};
+use crate::types::PublicKey;
 
 /// See the module.
 pub(super) enum Door {
@@ -39,11 +40,11 @@ impl Door {
 }
 
 impl Caller {
-    /// The stream, once it is known to be a server of ours.
-    pub async fn secured(self, peers: &PeerSecurity) -> Result<Io, PeerError> {
+    /// The stream, once it is known to be a server of ours, and that server's key if it has one.
+    pub async fn secured(self, peers: &PeerSecurity) -> Result<(Io, Option<PublicKey>), PeerError> {
         match self {
-            Self::Tcp(stream) => Ok(peers.accept(stream).await?.0),
-            Self::Stream(stream) => Ok(stream),
+            Self::Tcp(stream) => peers.accept(stream).await,
+            Self::Stream(stream) => Ok((stream, None)),
         }
     }
 }

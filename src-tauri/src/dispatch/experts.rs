@@ -11,14 +11,26 @@ use super::exact::{Form, weigh};
 use super::{DispatchError, Route};
 use crate::kernel::float::{FloatExpert, Residency};
 use crate::kernel::{Expert, ExpertSource};
-use crate::model::{BlockType, ExpertWeights, LayerWeights, Model};
-use crate::types::ExpertId;
+use crate::model::{BlockType, ExpertWeights, LayerWeights, Manifest, Model};
+use crate::types::{Digest, ExpertId};
 use shelf::Shelf;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Calls at once that the shelf is meant for: what they use must not push out one another's experts.
 const PORTIONS: u64 = 4;
+
+/// An expert that is not what the manifest says.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "expected the manifest's digest {expected}, got {got}: the file of {model} is damaged or was changed; restore it and \
+     start again"
+)]
+struct Damaged {
+    model: String,
+    expected: Digest,
+    got: Digest,
+}
 
 /// All routed experts of a model; layers as in `ExpertId`, the MTP layer last.
 pub struct ModelExperts {
@@ -26,6 +38,8 @@ pub struct ModelExperts {
     residency: Residency,
     leased: BTreeSet<u16>,
     shelf: Shelf,
+    /// Digests of leased experts that were not compared yet.
+    unverified: Mutex<HashMap<ExpertId, Digest>>,
     exact: Vec<Vec<OnceLock<Option<Arc<Expert>>>>>,
     float: Vec<Vec<OnceLock<FloatExpert>>>,
 }
@@ -44,7 +58,8 @@ impl ModelExperts {
             layers(model).map(|layer| layer.experts.iter().map(|_| OnceLock::new()).collect()).collect()
         }
         let (leased, shelf) = (BTreeSet::new(), Shelf::new(0));
-        Self { residency, leased, shelf, exact: cells(&model), float: cells(&model), model }
+        let unverified = Mutex::default();
+        Self { residency, leased, shelf, unverified, exact: cells(&model), float: cells(&model), model }
     }
 
     /// The same, with the experts of `layers` read from the file as they are needed and the latest of them kept, up to
@@ -52,6 +67,35 @@ impl ModelExperts {
     #[must_use]
     pub fn leased(self, layers: impl IntoIterator<Item = u16>, bytes_max: u64) -> Self {
         Self { leased: layers.into_iter().collect(), shelf: Shelf::new(bytes_max), ..self }
+    }
+
+    /// The same, where every leased expert must have its digest when it is first read: a damaged file must not be what
+    /// workers are judged by.
+    #[must_use]
+    pub fn checked_by(self, manifest: &Manifest) -> Self {
+        let all = self.leased.iter().flat_map(|&layer| {
+            let ids =
+                (0..u16::try_from(self.count(layer)).unwrap_or(u16::MAX)).map(move |e| ExpertId { layer, expert: e });
+            ids.filter_map(|id| Some((id, manifest.digest(id)?)))
+        });
+        let unverified = Mutex::new(all.collect());
+        Self { unverified, ..self }
+    }
+
+    /// A leased expert's own copy of its bytes, compared with the manifest the first time.
+    fn read(&self, id: ExpertId, weights: &ExpertWeights) -> std::io::Result<ExpertWeights> {
+        let own = weights.copied()?;
+        let unverified = || self.unverified.lock().unwrap_or_else(PoisonError::into_inner);
+        let expected = unverified().get(&id).copied();
+        if let Some(expected) = expected {
+            let got = own.digest()?;
+            if got != expected {
+                let model = self.model.name.clone();
+                return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, Damaged { model, expected, got }));
+            }
+            unverified().remove(&id);
+        }
+        Ok(own)
     }
 
     /// Bytes of leased layers' experts that are kept now.
@@ -129,7 +173,8 @@ impl ModelExperts {
             };
             let passing;
             let prepared = if self.leased.contains(&layer) {
-                let own = weights.copied().map_err(|source| DispatchError::Weights { layer, expert, source })?;
+                let own = self.read(ExpertId { layer, expert }, weights);
+                let own = own.map_err(|source| DispatchError::Weights { layer, expert, source })?;
                 passing = FloatExpert::new(&own, Residency::Stored);
                 &passing
             } else {
@@ -165,7 +210,7 @@ impl ModelExperts {
             return Some(kept);
         }
         let weights = self.weights(id.layer, id.expert)?;
-        let own = weights.copied().inspect_err(|error| {
+        let own = self.read(id, weights).inspect_err(|error| {
             tracing::error!(id.layer, id.expert, %error, "expert cannot be read from the model's file");
         });
         let prepared = prepare(id, &own.ok()?)?;
@@ -189,5 +234,30 @@ impl ExpertSource for ModelExperts {
 impl std::fmt::Debug for ModelExperts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "experts of {} in {} layers", self.model.name, self.exact.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leased_expert_that_is_not_what_the_manifest_says_is_not_computed_with() {
+        let model = Arc::new(crate::model::embedded().unwrap());
+        let mut manifest = Manifest::of(&model).unwrap().bytes().to_vec();
+        let right = Manifest::from_bytes(&manifest).unwrap();
+        let id = ExpertId { layer: 1, expert: 2 };
+        let digest = right.digest(id).unwrap().to_string();
+        let at = manifest.windows(digest.len()).position(|window| window == digest.as_bytes()).unwrap();
+        manifest[at] = if manifest[at] == b'0' { b'1' } else { b'0' };
+        let wrong = Manifest::from_bytes(&manifest).unwrap();
+        let leased = || ModelExperts::new(Arc::clone(&model)).leased([1], 1 << 20);
+        let experts = leased().checked_by(&wrong);
+        assert!(experts.expert(1, 2).is_none(), "its digest is another");
+        assert!(experts.expert(1, 2).is_none(), "nor the second time");
+        assert!(experts.expert(1, 3).is_some());
+        let error = experts.read(id, experts.weights(1, 2).unwrap()).unwrap_err().to_string();
+        assert!(error.contains(&digest) && error.contains("restore it"), "{error}");
+        assert!(leased().checked_by(&right).expert(1, 2).is_some());
     }
 }

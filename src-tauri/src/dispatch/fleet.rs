@@ -167,7 +167,7 @@ impl Fleet {
     /// offers what it took: the lease that it could not take is replaced by one that fits, and others get the rest.
     ///
     /// # Errors
-    /// Wishes for more layers than there are.
+    /// Wishes for more layers than there are, or an offer that changes again and again.
     pub fn offer(&self, session: &Session, offer: Offer) -> Result<(), FrameError> {
         let (got, max) = (offer.wants.len(), self.goods.model_layers.min(WANTS_MAX));
         if got > max {
@@ -180,7 +180,7 @@ impl Fleet {
             if member.offer.as_ref().map(pace) != Some(pace(&offer)) {
                 session.offered(offer.assignments_per_s);
             }
-            member.offer = Some(offer);
+            member.change_offer(offer, Instant::now())?;
             self.request_placement(&mut members);
         }
         Ok(())

@@ -28,6 +28,7 @@ use crate::net::Io;
 use crate::net::framed::{self, FramedError, FramedReader, FramedWriter};
 use crate::net::peer::PeerError;
 use crate::shutdown::Shutdown;
+use crate::types::PublicKey;
 use crate::wire::control::{
     BackboneHello, Control, Decline, ExpertGet, Offer, Refuse, Release, SessionClosed, SessionOpen, SliceReady,
 };
@@ -143,12 +144,13 @@ async fn connection(
         () = shutdown.wait() => return Ok(()),
     };
     match opened {
-        Some((opened, _place, reader, writer)) => session(shared, opened, reader, writer, shutdown).await,
+        Some((opened, hub, _place, reader, writer)) => session(shared, (opened, hub), reader, writer, shutdown).await,
         None => Ok(()),
     }
 }
 
-type Opened<'a> = (SessionOpen, SemaphorePermit<'a>, FramedReader<ReadHalf<Io>>, FramedWriter<WriteHalf<Io>>);
+type Opened<'a> =
+    (SessionOpen, Option<PublicKey>, SemaphorePermit<'a>, FramedReader<ReadHalf<Io>>, FramedWriter<WriteHalf<Io>>);
 
 /// Says hello and waits for the hub's worker; `None` when there is no room, or when no worker came of it.
 async fn open<'a>(
@@ -156,7 +158,8 @@ async fn open<'a>(
     caller: Caller,
     places: &'a Semaphore,
 ) -> Result<Option<Opened<'a>>, ConnectionError> {
-    let (mut reader, mut writer) = framed::split(caller.secured(&shared.config.peers).await?);
+    let (stream, hub) = caller.secured(&shared.config.peers).await?;
+    let (mut reader, mut writer) = framed::split(stream);
     let Ok(place) = places.try_acquire() else {
         let busy = Refuse { reason: "busy".into(), retry_after_ms: Some(BUSY_RETRY_MS) };
         writer.send(&busy.frame()?).await?;
@@ -166,7 +169,7 @@ async fn open<'a>(
     writer.send(&hello.frame()?).await?;
     let first = timeout(OPEN_DEADLINE, reader.recv()).await.map_err(|_| ConnectionError::NotOpened)??;
     Ok(match first {
-        Some(first) => Some((SessionOpen::read(&first)?, place, reader, writer)),
+        Some(first) => Some((SessionOpen::read(&first)?, hub, place, reader, writer)),
         None => None,
     })
 }
@@ -174,13 +177,14 @@ async fn open<'a>(
 /// A worker's session, from its first frame to its last verdict.
 async fn session(
     shared: &Arc<Shared>,
-    opened: SessionOpen,
+    (opened, hub): (SessionOpen, Option<PublicKey>),
     mut reader: FramedReader<ReadHalf<Io>>,
     writer: FramedWriter<WriteHalf<Io>>,
     shutdown: &Shutdown,
 ) -> Result<(), ConnectionError> {
     info!(session = %opened.session_id, wallet = %opened.wallet, "worker joined");
     let (mut session, frames, ended) = Session::new(opened);
+    session.hub = hub;
     session.bounds = shared.config.trust.bounds(&session.opened.wallet);
     let session = Arc::new(session);
     let (gets, gets_rx) = mpsc::channel(GETS_QUEUED);
@@ -190,6 +194,9 @@ async fn session(
 
     shared.fleet.join(Arc::clone(&session));
     shared.tell_late(&session);
+    if shared.turn_away(&session) {
+        info!(session = %session.opened.session_id, "a wallet that was caught before is turned away");
+    }
     let read = async {
         loop {
             let frame = reader.recv().await?.ok_or(ConnectionError::Abandoned)?;

@@ -18,6 +18,7 @@ use super::estimate::{Estimate, Load, Measured};
 use super::inflight::Inflight;
 use super::trust::{Bounds, Dossier};
 use crate::shutdown::{self, Shutdown, ShutdownTrigger};
+use crate::types::PublicKey;
 use crate::wire::control::{Control, SessionOpen, Verdict};
 use crate::wire::{Frame, FrameError};
 
@@ -66,6 +67,8 @@ pub(super) struct Session {
     pub proof: Proof,
     /// What is known of its honesty.
     pub dossier: Arc<Dossier>,
+    /// The hub that it came over; `None` on loopback without keys.
+    pub hub: Option<PublicKey>,
     /// What it may be given.
     pub bounds: Bounds,
     out: mpsc::Sender<Frame>,
@@ -84,6 +87,7 @@ impl Session {
         let session = Self {
             proof: Proof::default(),
             dossier,
+            hub: None,
             bounds: Bounds::default(),
             opened,
             inflight: Inflight::default(),

@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::audit::{AuditPolicy, Draws, Job, Record, Seniority};
+use super::caught::Caught;
 use crate::shutdown::Shutdown;
 use crate::types::{PublicKey, SessionId};
-use crate::wire::control::Quarantine;
 
 /// Answers to challenges that may be judged or wait for it at once.
 const JUDGES_MAX: usize = 64;
@@ -143,8 +143,8 @@ pub(super) struct Trust {
     pub room: Arc<Semaphore>,
     pub jobs: mpsc::Sender<Job>,
     pub waiting_jobs: Mutex<Option<mpsc::Receiver<Job>>>,
-    /// Quarantines that no hub was there to hear.
-    pub unheard: Mutex<Vec<Quarantine>>,
+    /// The wallets that were caught.
+    pub caught: Caught,
 }
 
 impl Trust {
@@ -160,7 +160,7 @@ impl Trust {
             room: Arc::new(Semaphore::new(AUDITS_KIB)),
             jobs,
             waiting_jobs: Mutex::new(Some(waiting_jobs)),
-            unheard: Mutex::default(),
+            caught: Caught::default(),
         }
     }
 

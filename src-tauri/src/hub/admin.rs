@@ -182,18 +182,14 @@ impl Hub {
                     },
                 }
             }
-            AdminQuestion::Unban { wallet } => {
-                let hub = Arc::clone(self);
-                match tokio::task::spawn_blocking(move || hub.let_in(&wallet)).await {
-                    Ok(Ok(true)) => {
-                        tracing::info!(%wallet, "let in again by the operator");
-                        done(0)
-                    }
-                    Ok(Ok(false)) => AdminAnswer::Refused { reason: format!("expected a banned wallet, got {wallet}") },
-                    Ok(Err(reason)) => AdminAnswer::Refused { reason },
-                    Err(error) => AdminAnswer::Refused { reason: error.to_string() },
+            AdminQuestion::Unban { wallet } => match self.let_in(wallet).await {
+                Ok(true) => {
+                    tracing::info!(%wallet, "let in again by the operator");
+                    done(0)
                 }
-            }
+                Ok(false) => AdminAnswer::Refused { reason: format!("expected a banned wallet, got {wallet}") },
+                Err(reason) => AdminAnswer::Refused { reason },
+            },
         }
     }
 }

@@ -56,11 +56,18 @@ impl Meters {
         Self { ledger, hub, epoch, rows, void_due, writing }
     }
 
-    /// A session begins; its counters are the bridge's to change.
+    /// A session begins; its counters are the bridge's to change. They are void from the start while its wallet's void
+    /// is on its way to the ledger, which would otherwise void more of the row than the row says, for good.
     pub fn open(&self, session: SessionId, wallet: PublicKey, hidden_size: u32) -> Arc<Mutex<Tally>> {
-        let tally = Arc::new(Mutex::new(Tally::new(hidden_size)));
+        // The rows first, as in `void`: either this sees that a void is due, or that finds the row.
+        let mut rows = self.rows();
+        let mut tally = Tally::new(hidden_size);
+        if self.is_void_due(&wallet) {
+            tally.void();
+        }
+        let tally = Arc::new(Mutex::new(tally));
         let row = Row { wallet, tally: Arc::clone(&tally), written: Totals::default(), closed: false };
-        self.rows().insert(session, row);
+        rows.insert(session, row);
         tally
     }
 
@@ -80,25 +87,30 @@ impl Meters {
     /// Voids all credit of a wallet that is not settled: of its open sessions at once, of those that are over with the
     /// next flush.
     pub fn void(&self, wallet: PublicKey) {
+        self.void_due().insert(wallet);
         for row in self.rows().values().filter(|row| row.wallet == wallet) {
             row.tally.lock().unwrap_or_else(PoisonError::into_inner).void();
         }
-        self.void_due().insert(wallet);
+    }
+
+    /// Whether a void of this wallet is not in the ledger yet.
+    #[must_use]
+    pub fn is_void_due(&self, wallet: &PublicKey) -> bool {
+        self.void_due().contains(wallet)
     }
 
     /// Writes every row that changed or closed, and what is void. When it returns, all that was counted before the call is durable.
     ///
     /// # Errors
-    /// [`FlushError`]; what was not written stays due.
+    /// [`FlushError`]; what was not written stays due. A row that is refused keeps back no other row and no void.
     pub async fn flush(&self) -> Result<(), FlushError> {
         let _one_at_a_time = self.writing.lock().await;
-        let due = self.due();
+        let (due, mut refused) = (self.due(), Vec::new());
         for chunk in due.chunks(ROWS_PER_WRITE) {
             let put = self.ledger.put_meters(chunk).await?;
-            if let Some(first) = put.refused.first() {
-                return Err(FlushError::Refused { rows: put.refused.len(), reason: first.refusal.to_string() });
-            }
-            self.written(chunk);
+            let is_refused = |meter: &Meter| put.refused.iter().any(|refused| refused.session == meter.session);
+            self.written(chunk.iter().filter(|meter| !is_refused(meter)));
+            refused.extend(put.refused);
         }
         let void_due = self.void_due().clone();
         for wallet in void_due {
@@ -108,7 +120,10 @@ impl Meters {
             }
             self.void_due().remove(&wallet);
         }
-        Ok(())
+        match refused.first() {
+            None => Ok(()),
+            Some(first) => Err(FlushError::Refused { rows: refused.len(), reason: first.refusal.to_string() }),
+        }
     }
 
     /// The gateway's page, after a flush.
@@ -127,7 +142,7 @@ impl Meters {
         due.map(|(session, row)| self.meter(*session, row)).collect()
     }
 
-    fn written(&self, meters: &[Meter]) {
+    fn written<'a>(&self, meters: impl Iterator<Item = &'a Meter>) {
         let mut rows = self.rows();
         for meter in meters {
             if meter.r#final {
@@ -178,5 +193,57 @@ impl Row {
         let now = self.totals();
         let moved = (now.assignments, now.voided_bytes) != (self.written.assignments, self.written.voided_bytes);
         moved || self.closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Hex;
+
+    const WALLET: PublicKey = PublicKey([1; 32]);
+    const HUB: PublicKey = PublicKey([9; 32]);
+
+    async fn meters() -> Meters {
+        let ledger = Ledger::open("sqlite::memory:").await.unwrap();
+        let epoch = ledger.next_epoch(HUB).await.unwrap();
+        Meters::new(ledger, HUB, epoch)
+    }
+
+    #[tokio::test]
+    async fn a_session_that_begins_while_a_void_is_due_earns_nothing_and_the_next_one_does() {
+        let meters = meters().await;
+        meters.void(WALLET);
+        let early = meters.open(Hex([1; 16]), WALLET, 1);
+        early.lock().unwrap().credit(5);
+        assert!(meters.is_void_due(&WALLET));
+        meters.flush().await.unwrap();
+        assert!(!meters.is_void_due(&WALLET));
+        early.lock().unwrap().credit(5);
+        let later = meters.open(Hex([2; 16]), WALLET, 1);
+        later.lock().unwrap().credit(7);
+        meters.flush().await.unwrap();
+        assert_eq!(meters.totals(&Hex([1; 16])), Totals::default());
+        let totals = meters.totals(&Hex([2; 16]));
+        assert_eq!((totals.work_bytes, totals.voided_bytes), (28, 0));
+    }
+
+    #[tokio::test]
+    async fn a_row_that_is_refused_keeps_back_no_other_row_and_no_void() {
+        let meters = meters().await;
+        let (taken, other) = (Hex([1; 16]), PublicKey([2; 32]));
+        meters.open(taken, WALLET, 1).lock().unwrap().credit(5);
+        meters.flush().await.unwrap();
+        // The session's row is another wallet's now, which the ledger refuses.
+        meters.open(taken, other, 1).lock().unwrap().credit(9);
+        for n in 2..4 {
+            meters.open(Hex([n; 16]), other, 1).lock().unwrap().credit(3);
+        }
+        meters.void(WALLET);
+        assert!(matches!(meters.flush().await, Err(FlushError::Refused { rows: 1, .. })));
+        let rows = meters.ledger.meters_after(0, 10).await.unwrap();
+        let written: u64 = rows.iter().filter(|row| row.wallet == other).map(|row| row.work_bytes).sum();
+        assert_eq!((written, meters.is_void_due(&WALLET)), (24, false));
+        assert!(rows.iter().filter(|row| row.wallet == WALLET).all(|row| row.voided_bytes == 20));
     }
 }

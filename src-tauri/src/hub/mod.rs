@@ -354,14 +354,23 @@ impl Hub {
         self.registry.notify_one(&wallet, session_id, Notice::Quarantined);
     }
 
-    /// Takes a wallet and its devices off the lists of those who are kept out (blocking); whether it was on one.
+    /// Takes a wallet and its devices off the lists of those who are kept out, once what it lost is in the ledger;
+    /// whether it was on one.
     ///
     /// # Errors
-    /// What kept it from the disk.
-    fn let_in(&self, wallet: &PublicKey) -> Result<bool, String> {
-        let wallets = self.quarantined.remove(wallet).map_err(|error| error.to_string())?;
-        let devices = self.devices.remove(wallet).map_err(|error| error.to_string())?;
-        Ok(wallets || devices)
+    /// A void that cannot be written, or what kept the lists from the disk.
+    async fn let_in(self: &Arc<Self>, wallet: PublicKey) -> Result<bool, String> {
+        if self.meters.is_void_due(&wallet) {
+            let not_yet = |error| format!("expected its void in the ledger first, try again: {error}");
+            self.meters.flush().await.map_err(not_yet)?;
+        }
+        let hub = Arc::clone(self);
+        let remove = move || {
+            let wallets = hub.quarantined.remove(&wallet).map_err(|error| error.to_string())?;
+            let devices = hub.devices.remove(&wallet).map_err(|error| error.to_string())?;
+            Ok(wallets || devices)
+        };
+        tokio::task::spawn_blocking(remove).await.map_err(|error| error.to_string())?
     }
 
     /// Puts a wallet on the list of those who are kept out; in memory at once, whatever becomes of the file.

@@ -189,10 +189,25 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             let sizes = Sizes { batches: args.batch, tokens: args.tokens, threads, rounds };
             batches(bench::Phase::Prefill, args.model.as_deref(), &sizes, args.json)?;
         }
+        BenchCommand::Decode(args) if !args.streams.is_empty() => {
+            let model = load_model(args.model.as_deref(), None)?;
+            let options = bench::StreamsOptions {
+                remote_layers: layers(&args.remote_layers, &model)?,
+                one_way: one_way(args.rtt)?,
+                streams: list(&args.streams),
+                tokens: args.tokens as usize,
+                compute: device::cpu(all_threads())?,
+                workers: (0..args.workers).map(|_| device::cpu(1)).collect::<Result<_, _>>()?,
+                model,
+            };
+            let found = runtime()?.block_on(bench::streams(options))?;
+            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
+        }
         BenchCommand::Decode(args) => {
             let model = load_model(args.model.as_deref(), None)?;
             let options = bench::DecodeOptions {
                 remote_layers: layers(&args.remote_layers, &model)?,
+                one_way: one_way(args.rtt)?,
                 tokens: args.tokens as usize,
                 compute: device::cpu(all_threads())?,
                 workers: (0..args.workers).map(|_| device::cpu(1)).collect::<Result<_, _>>()?,

@@ -56,6 +56,13 @@ pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts
     page.one("kvasir_step_rows_total", "counter", "Rows of all forward passes.", of(&counters.step_rows));
     page.one("kvasir_step_seconds_total", "counter", "Time of all forward passes.", seconds(&counters.step_us));
     page.one("kvasir_experts_seconds_total", "counter", "Its part for routed experts.", seconds(&counters.experts_us));
+    page.one("kvasir_lanes", "gauge", "Forward passes under way at once.", of(&gauges.lanes));
+    page.one(
+        "kvasir_idle_seconds_total",
+        "counter",
+        "Time in which every forward pass under way waited for routed experts.",
+        seconds(&counters.idle_us),
+    );
     page.head("kvasir_assignments_total", "counter", "Routed-expert assignments, by who computed them.");
     for (by, counter) in [("worker", &counters.assignments_remote), ("backbone", &counters.assignments_local)] {
         page.line(&format!("kvasir_assignments_total{{by=\"{by}\"}}"), of(counter));

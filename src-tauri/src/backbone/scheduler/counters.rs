@@ -8,14 +8,16 @@ use std::time::Duration;
 pub struct Counters {
     /// What is held now.
     pub gauges: Gauges,
-    /// Forward passes.
+    /// Forward passes that ended.
     pub steps: AtomicU64,
     /// Rows of all of them: prompt tokens, and one per decoding stream.
     pub step_rows: AtomicU64,
-    /// Time of all steps, microseconds.
+    /// Time of all steps, microseconds; those that overlap count each.
     pub step_us: AtomicU64,
     /// The part of it that went to routed experts.
     pub experts_us: AtomicU64,
+    /// Time in which every step under way waited for routed experts, and nothing was computed.
+    pub idle_us: AtomicU64,
     /// Prompt tokens read.
     pub prompt_tokens: AtomicU64,
     /// Tokens given out.
@@ -35,8 +37,10 @@ pub struct Counters {
 /// What is held at the moment.
 #[derive(Debug, Default)]
 pub struct Gauges {
-    /// Streams in the batch.
+    /// Streams that take turns in steps.
     pub running: AtomicU64,
+    /// Steps under way at once.
+    pub lanes: AtomicU64,
     /// Streams that wait for memory or a turn.
     pub waiting: AtomicU64,
     /// Bytes taken by the states of the running ones.

@@ -7,12 +7,12 @@ use tokio::time::sleep_until;
 
 use super::counters::{Counters, add};
 use super::{Accepted, Choice, Event, Order, Place, Report, StreamError};
+use crate::backbone::Backbone;
 use crate::backbone::generate::Finish;
 use crate::backbone::logprobs::Logprobs;
 use crate::backbone::sampler::Sampler;
 use crate::backbone::sequence::Sequence;
 use crate::backbone::step::{Served, Share, Want};
-use crate::backbone::{Backbone, delta_rule};
 
 /// How long a reader may leave its queue full.
 const READER_PATIENCE: Duration = Duration::from_secs(30);
@@ -32,7 +32,8 @@ pub(super) struct Stream {
     /// Bytes taken from the budget.
     pub bytes: u64,
     report: Report,
-    admitted: Instant,
+    /// When its turn came.
+    pub admitted: Instant,
     first_token: Option<Instant>,
     paused: Option<Instant>,
     /// Whether it ended, and if so, whether with its text.
@@ -65,16 +66,6 @@ impl Stream {
     /// Prompt tokens that the model has not seen.
     pub fn prompt_left(&self) -> usize {
         self.order.prompt.len() - self.prefilled
-    }
-
-    /// The rows of the next step that this stream may have of `budget`: one while it decodes; of a prompt all that is
-    /// left, or whole chunks of the delta rule, so that splitting changes no bit.
-    pub fn rows_of(&self, budget: usize) -> usize {
-        match self.prompt_left() {
-            0 => 1,
-            left if left <= budget => left,
-            _ => budget / delta_rule::CHUNK * delta_rule::CHUNK,
-        }
     }
 
     /// Its share of a step.

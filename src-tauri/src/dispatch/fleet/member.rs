@@ -11,9 +11,9 @@ use crate::dispatch::estimate::Measured;
 use crate::dispatch::placement::{Capacity, Share};
 use crate::dispatch::session::Session;
 use crate::types::ExpertId;
-use crate::wire::Slice;
 use crate::wire::chunk::{CHUNK_BYTES_MAX, MANIFEST_EXPERT};
 use crate::wire::control::{Control, ExpertGet, Lease, Offer};
+use crate::wire::{FrameError, Slice};
 
 /// How long a lease outlives its link's last sign of life: three missed pings and a little.
 const LEASE_EXPIRES_MS: u64 = 90_000;
@@ -21,6 +21,11 @@ const LEASE_EXPIRES_MS: u64 = 90_000;
 const FETCH_PACE_MIN: u64 = 1 << 20;
 /// How often a lease's bytes may be fetched: once, and again when they came damaged or on another lease's heels.
 const FETCH_TIMES: u64 = 4;
+
+/// Changed offers that a worker may send at once; each may cost a placement and a lease that is fetched anew.
+const OFFERS_MAX: u32 = 16;
+/// How long until it may send one more.
+const OFFER_EVERY: Duration = Duration::from_secs(10);
 
 /// Answers after which a worker's experts need no replica more than others'.
 const PROVEN_ANSWERS: u64 = 100;
@@ -62,6 +67,10 @@ pub(super) struct Member {
     granted: Slice,
     /// Bytes that it may still fetch.
     fetch_bytes: u64,
+    /// Changes of its offer that it may still make.
+    offers_left: u32,
+    /// Since when no further one was granted.
+    offers_since: Instant,
 }
 
 impl Member {
@@ -78,7 +87,29 @@ impl Member {
             next_lease: 1,
             granted: Slice::default(),
             fetch_bytes: fetch_bytes(goods, &Slice::default()),
+            offers_left: OFFERS_MAX,
+            offers_since: Instant::now(),
         }
+    }
+
+    /// Takes an offer that differs from the last one.
+    ///
+    /// # Errors
+    /// More changes than anybody's hardware goes through: no session makes placement run and weights travel for ever.
+    pub fn change_offer(&mut self, offer: Offer, now: Instant) -> Result<(), FrameError> {
+        let granted = u32::try_from((now - self.offers_since).as_secs() / OFFER_EVERY.as_secs()).unwrap_or(u32::MAX);
+        if granted > 0 {
+            self.offers_left = self.offers_left.saturating_add(granted).min(OFFERS_MAX);
+            self.offers_since = now;
+        }
+        let max = u64::from(OFFERS_MAX);
+        self.offers_left = self.offers_left.checked_sub(1).ok_or(FrameError::Over {
+            what: "changes of an offer",
+            got: max + 1,
+            max,
+        })?;
+        self.offer = Some(offer);
+        Ok(())
     }
 
     /// The layers that it should rather hold: those that few may hold, then those that it wishes for.

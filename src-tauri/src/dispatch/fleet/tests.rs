@@ -332,3 +332,14 @@ fn a_slow_line_keeps_its_lease_as_long_as_it_gets_on() {
     let longer = some(2);
     assert_eq!((some(2), some(0)), (longer, longer), "only more than before counts");
 }
+
+#[test]
+fn a_worker_that_changes_its_offer_over_and_over_loses_its_session() {
+    let fleet = fleet();
+    let worker = Worker::join(&fleet, 1);
+    let changed = |n: u64| fleet.offer(&worker.session, Offer { memory_bytes: n, ..offer(vec![]) });
+    let refused = (0..100).find_map(|n| changed(n).err());
+    assert!(matches!(refused, Some(FrameError::Over { what: "changes of an offer", .. })), "{refused:?}");
+    // The same offer again is no change.
+    fleet.offer(&worker.session, Offer { memory_bytes: 14, ..offer(vec![]) }).unwrap();
+}

@@ -168,7 +168,7 @@ fn check_form(hyper: &HyperParameters) -> Result<(), ConvertError> {
 
 fn check_room(out: &Path, expected: u64) -> Result<(), ConvertError> {
     match room::disk_free(directory(out)) {
-        Some(got) if got < expected => Err(ConvertError::Room { path: out.into(), expected, got }),
+        Ok(got) if got < expected => Err(ConvertError::Room { path: out.into(), expected, got }),
         _ => Ok(()),
     }
 }

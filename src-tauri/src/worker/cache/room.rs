@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{Cache, holders};
+use crate::model::room::disk_free;
 use crate::types::Digest;
 
 /// Taken while files are counted and deleted, so that two workers do not do it at once.
@@ -83,7 +84,7 @@ impl Cache {
         if wanted > max {
             return Err(NoRoom::Cap { wanted, max });
         }
-        let free = fs4::available_space(&self.config.dir)?;
+        let free = disk_free(&self.config.dir)?;
         if free < floor.saturating_add(bytes) {
             return Err(NoRoom::Floor { free, floor, wanted: bytes });
         }
