@@ -107,11 +107,11 @@ async fn every_drafter_with_any_number_of_drafts_gives_the_plain_text() {
         let prompt = encode(&backbone, prompt);
         let warm = Sampling { temperature: 0.8, top_p: 0.95, top_k: 40, seed };
         for sampling in [Sampling::GREEDY, warm] {
-            let options = GenerateOptions { sampling, ..greedy(40) };
+            let options = GenerateOptions { sampling, ..greedy(30) };
             let plain = text(&backbone, Speculation::OFF, &prompt, &options).await;
-            assert_eq!((plain.timing.decode_steps, plain.tally.drafted), (39, 0));
+            assert_eq!((plain.timing.decode_steps, plain.tally.drafted), (29, 0));
             for drafters in [Drafters::Auto, Drafters::Mtp, Drafters::Lookup] {
-                for always in [None, Some(1), Some(3), Some(4)] {
+                for always in [None, Some(1), Some(4)] {
                     let got = text(&backbone, Speculation { drafters, always }, &prompt, &options).await;
                     assert_eq!(got.tokens, plain.tokens, "{drafters:?}, {always:?}, {sampling:?}");
                     assert_eq!((&got.text, got.finish), (&plain.text, plain.finish));
@@ -129,7 +129,7 @@ async fn the_text_ends_in_the_middle_of_drafts_that_were_right() {
     let prompt = encode(&backbone, PROMPTS[1]);
     let all = text(&backbone, Speculation::OFF, &prompt, &greedy(32)).await.tokens;
     for drafters in [Drafters::Mtp, Drafters::Lookup] {
-        for end in 1..all.len() {
+        for end in (1..all.len()).step_by(2) {
             let got = text(&backbone, always(drafters, 4), &prompt, &greedy(end)).await;
             assert_eq!((&got.tokens[..], got.finish), (&all[..end], Finish::Length));
             let stopping = GenerateOptions { stop_ids: vec![all[end]], ..greedy(32) };
@@ -137,7 +137,7 @@ async fn the_text_ends_in_the_middle_of_drafts_that_were_right() {
             let first = all.iter().position(|token| *token == all[end]).unwrap();
             assert_eq!((&got.tokens[..], got.finish), (&all[..first], Finish::Stop));
         }
-        // Since the text was cut at every place, it was cut at every one of them.
+        // Since the text was cut at every other place, it was cut at some of them.
         let got = text(&backbone, always(drafters, 4), &prompt, &greedy(32)).await;
         assert!(got.tally.accepted > 3, "{drafters:?}: {:?}", got.tally);
     }
@@ -170,22 +170,21 @@ fn distribution(logits: &[f32], top: usize) -> Vec<(u32, f64)> {
 
 #[tokio::test]
 async fn sampled_tokens_are_distributed_as_the_model_says_whatever_was_drafted() {
-    let (model, golden) = CASES[1].open();
-    let backbone = float_backbone(&model);
-    let prompt = &golden.ids("input_ids")[..12];
-    // Of the likeliest three, then the likeliest three after each: nine pairs.
+    let backbone = backbone();
+    let prompt = &encode(&backbone, PROMPTS[0]);
+    // One of the likeliest two, then one of the likeliest two after it, which was drafted: four pairs.
     let mut expected = Vec::new();
     let mut sequence = backbone.sequence();
     let first = step(&backbone, &mut sequence, prompt, Want::Last).await;
-    for (one, p) in distribution(first.row(0), 3) {
+    for (one, p) in distribution(first.row(0), 2) {
         let second = step(&backbone, &mut sequence.clone(), &[one], Want::Last).await;
-        expected.extend(distribution(second.row(0), 3).into_iter().map(|(two, q)| ([one, two], p * q)));
+        expected.extend(distribution(second.row(0), 2).into_iter().map(|(two, q)| ([one, two], p * q)));
     }
-    let (texts, mut drafted, mut accepted) = (1500, 0, 0);
+    let (texts, mut drafted, mut accepted) = (240, 0, 0);
     let mut seen = vec![0usize; expected.len()];
     for seed in 0..texts as u64 {
-        let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: 3, seed };
-        let options = GenerateOptions { sampling, ..greedy(4) };
+        let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: 2, seed };
+        let options = GenerateOptions { sampling, ..greedy(3) };
         let got = text(&backbone, always(Drafters::Mtp, 1), prompt, &options).await;
         seen[expected.iter().position(|(pair, _)| *pair == got.tokens[..2]).unwrap()] += 1;
         (drafted, accepted) = (drafted + got.tally.drafted, accepted + got.tally.accepted);
@@ -195,9 +194,9 @@ async fn sampled_tokens_are_distributed_as_the_model_says_whatever_was_drafted()
         let expected = p * texts as f64;
         (*seen as f64 - expected).powi(2) / expected
     });
-    // Eight degrees of freedom: more than 26.1 would be a chance of one in a thousand.
+    // Three degrees of freedom: more than 16.3 would be a chance of one in a thousand.
     let chi_square: f64 = squares.sum();
-    assert!(chi_square < 26.1, "{chi_square}: {seen:?} for {expected:?}");
+    assert!(chi_square < 16.3, "{chi_square}: {seen:?} for {expected:?}");
 }
 
 #[tokio::test]

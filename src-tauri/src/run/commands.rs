@@ -189,6 +189,24 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             let sizes = Sizes { batches: args.batch, tokens: args.tokens, threads, rounds };
             batches(bench::Phase::Prefill, args.model.as_deref(), &sizes, args.json)?;
         }
+        BenchCommand::Decode(args) if args.speculate.is_some() => {
+            let model = load_model(args.model.as_deref(), None)?;
+            let Some(tokenizer) = &model.tokenizer else {
+                return Err(usage("the model has no tokenizer: --speculate continues texts".to_owned()));
+            };
+            let options = bench::SpeculateOptions {
+                speculation: super::speculation(args.speculate.unwrap_or_default()),
+                prompts: args.prompt.iter().map(|text| tokenizer.encode(text)).collect::<Result<_, _>>()?,
+                remote_layers: layers(&args.remote_layers, &model)?,
+                one_way: one_way(args.rtt)?,
+                tokens: args.tokens as usize,
+                compute: device::cpu(all_threads())?,
+                workers: (0..args.workers).map(|_| device::cpu(1)).collect::<Result<_, _>>()?,
+                model: Arc::clone(&model),
+            };
+            let found = runtime()?.block_on(bench::speculate(options))?;
+            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
+        }
         BenchCommand::Decode(args) if !args.streams.is_empty() => {
             let model = load_model(args.model.as_deref(), None)?;
             let options = bench::StreamsOptions {

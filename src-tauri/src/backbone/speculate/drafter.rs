@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::head::Head;
 use super::lookup::{CLASSES, Lookup, copy};
 use super::pace::Pace;
-use super::{DRAFTS_MAX, Speculation};
+use super::{DRAFTS_MAX, Drafters, Speculation};
 use crate::backbone::mtp::DraftShare;
 use crate::backbone::{Backbone, Reach, Rows, Sampler, Want};
 
@@ -81,8 +81,11 @@ impl Drafter {
     #[must_use]
     pub fn new(backbone: &Backbone, speculation: Speculation, prompt: &[u32], tokens: usize) -> Self {
         let head = speculation.asks_head(&backbone.model().hyper);
-        let mut all = Vec::with_capacity(tokens.max(prompt.len()));
-        all.extend_from_slice(prompt);
+        let mut all = Vec::new();
+        if speculation.drafters != Drafters::Off {
+            all.reserve_exact(tokens.max(prompt.len()));
+            all.extend_from_slice(prompt);
+        }
         Self {
             speculation,
             tokens: all,
@@ -113,13 +116,21 @@ impl Drafter {
 
     /// Takes the next token of the text.
     pub fn push(&mut self, token: u32) {
-        self.tokens.push(token);
+        if self.speculation.drafters != Drafters::Off {
+            self.tokens.push(token);
+        }
     }
 
     /// The drafts that the next step is to judge.
     #[must_use]
     pub fn drafts(&self) -> &[u32] {
         &self.drafts
+    }
+
+    /// How many drafts the next step is to judge, made or still to be made.
+    #[must_use]
+    pub fn planned(&self) -> usize {
+        self.drafts.len().max(self.asked)
     }
 
     /// Decides on the drafts of the next step, at most `room`: those of a lookup are made at once, those of the head by
@@ -183,6 +194,7 @@ impl Drafter {
         verdicts.for_each(|verdict| *right += NEWEST * (verdict - *right));
         let tally = Tally { drafted: self.drafts.len() as u64, accepted: accepted as u64 };
         self.drafts.clear();
+        self.asked = 0;
         tally
     }
 }
@@ -201,7 +213,8 @@ impl Backbone {
         let (mut made, mut making) = (0, Making::default());
         loop {
             let (start, mut rows) = (Instant::now(), 0);
-            let mut taking: Vec<_> = takers.iter_mut().filter(|(drafter, _)| drafter.asked > made).collect();
+            let mut taking: Vec<_> =
+                takers.iter_mut().filter(|(drafter, _)| drafter.asked > made && drafter.head.is_some()).collect();
             let mut shares = Vec::with_capacity(taking.len());
             for (drafter, _) in &mut taking {
                 let Drafter { head: Some(head), tokens, drafts, .. } = &mut **drafter else { continue };

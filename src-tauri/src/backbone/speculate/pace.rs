@@ -15,7 +15,7 @@ const VARIANCE_MIN: f64 = 0.1;
 /// Steps before the line is believed.
 const LEARNT: u32 = 8;
 /// Drafts of the steps before.
-const LEARNING: [usize; 4] = [2, 0, 1, 3];
+const LEARNING: [usize; 4] = [2, 1, 3, 1];
 /// A step that takes longer than so many usual ones met an accident, and counts as one that took as long as this.
 const OUTLIER: f64 = 4.0;
 
