@@ -21,7 +21,7 @@ const GAIN: f64 = 1.0 / 8.0;
 /// do not.
 const SLOPE_GAIN: f64 = 1.0 / 256.0;
 /// Rows that differ by this share of their mean tell as much about the slope as was believed before.
-const DOUBT: f64 = 0.1;
+const DOUBT: f64 = 0.03;
 
 /// What a step took.
 #[derive(Clone, Copy, Debug)]

@@ -28,7 +28,7 @@ pub(super) struct Idle {
 
 impl Idle {
     /// The streams of `idle` that are ready.
-    pub fn among(idle: &[Box<Stream>]) -> Vec<Self> {
+    pub fn among(idle: &[Stream]) -> Vec<Self> {
         let ready = idle.iter().enumerate().filter(|(_, stream)| stream.is_ready());
         let idle =
             ready.map(|(index, stream)| Self { index, prompt_left: stream.prompt_left(), admitted: stream.admitted });

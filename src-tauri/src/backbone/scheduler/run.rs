@@ -29,7 +29,7 @@ pub(super) struct Loop {
     orders: mpsc::Receiver<Accepted>,
     waiting: VecDeque<Accepted>,
     /// Streams that no step has, idle longest first.
-    idle: Vec<Box<Stream>>,
+    idle: Vec<Stream>,
     under_way: UnderWay,
     lanes: Lanes,
     /// Streams, idle or in a step.
@@ -88,7 +88,7 @@ impl Loop {
         self.admit(now);
         self.begin();
         let mut paused: FuturesUnordered<_> =
-            self.idle.iter().filter(|stream| !stream.is_ready()).map(|stream| stream.changed()).collect();
+            self.idle.iter().filter(|stream| !stream.is_ready()).map(Stream::changed).collect();
         tokio::select! {
             stepped = self.under_way.next() => {
                 drop(paused);
@@ -120,7 +120,7 @@ impl Loop {
             let Some(next) = self.waiting.pop_front() else { break };
             self.held += next.bytes;
             self.running += 1;
-            self.idle.push(Box::new(Stream::new(&self.common.backbone, self.config.speculation, next)));
+            self.idle.push(Stream::new(&self.common.backbone, self.config.speculation, next));
         }
         let gauges = &self.common.counters.gauges;
         gauges.running.store(self.running as u64, Relaxed);

@@ -20,12 +20,12 @@ const CHOICE_WORK: usize = 2;
 const DRAFT_ROWS_MAX: usize = STREAMS_MAX;
 
 /// A stream and its rows of a step.
-pub(super) type Member = (Box<Stream>, usize);
+pub(super) type Member = (Stream, usize);
 
 /// A step that ended.
 pub(super) struct Stepped {
     /// Its streams, moved on, or ended with its error.
-    pub streams: Vec<Box<Stream>>,
+    pub streams: Vec<Stream>,
     /// Whom it was for.
     pub purpose: Purpose,
     /// What it took; unknown when it failed.
