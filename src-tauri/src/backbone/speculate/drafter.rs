@@ -17,6 +17,10 @@ const LOOKUP_RIGHT: [f64; CLASSES] = [0.3, 0.45, 0.6, 0.75];
 /// Steps without drafts until one is tried all the same, at first and at last.
 const RETRY_STEPS: [u32; 2] = [32, 1024];
 
+/// One step in so many has [`FEWER`] drafts than pay most, so that the cost of a row stays known.
+const VARIED: u32 = 8;
+const FEWER: usize = 2;
+
 /// Drafts and how they ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
@@ -71,6 +75,8 @@ pub struct Drafter {
     drafts: Vec<u32>,
     /// Drafts that the head is to make.
     asked: usize,
+    /// Steps in which drafts paid.
+    paid: u32,
     /// Steps since drafts last paid, and until one is tried all the same.
     idle: u32,
     retry: u32,
@@ -96,6 +102,7 @@ impl Drafter {
             source: Source::Head,
             drafts: Vec::with_capacity(DRAFTS_MAX),
             asked: 0,
+            paid: 0,
             idle: 0,
             retry: RETRY_STEPS[0],
         }
@@ -154,8 +161,9 @@ impl Drafter {
                 let gains = sources.map(|(source, right)| (source, pace.gain(right, room, source == Source::Head)));
                 match gains.max_by(|a, b| a.1.rate.total_cmp(&b.1.rate)) {
                     Some((source, gain)) if gain.drafts > 0 => {
-                        (self.idle, self.retry) = (0, RETRY_STEPS[0]);
-                        (Some(source), gain.drafts)
+                        (self.paid, self.idle, self.retry) = (self.paid.wrapping_add(1), 0, RETRY_STEPS[0]);
+                        let fewer = if self.paid.is_multiple_of(VARIED) { FEWER } else { 0 };
+                        (Some(source), gain.drafts.saturating_sub(fewer))
                     }
                     _ => (likeliest, self.retry()),
                 }

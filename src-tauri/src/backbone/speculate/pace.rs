@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::{DRAFTS_MAX, Making};
 
-/// What a step leaves of the weight of those before it: some twenty count.
-const KEEP: f64 = 0.95;
+/// What a step leaves of the weight of those before it: some fifty count.
+const KEEP: f64 = 0.98;
 /// Least variance of the rows of the counted steps that says something about the slope.
 const VARIANCE_MIN: f64 = 0.1;
 /// Steps before the line is believed.
