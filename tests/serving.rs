@@ -1,5 +1,6 @@
 //! Many generations at once: none of them changes another, none takes what it was not given.
 
+mod drafts;
 mod lanes;
 mod process;
 

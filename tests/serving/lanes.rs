@@ -14,7 +14,7 @@ use crate::support::process::ended;
 const ONE_WAY: Duration = Duration::from_millis(5);
 
 /// All four layers on far workers.
-async fn far(workers: usize) -> (Network, Arc<Backbone>) {
+pub(super) async fn far(workers: usize) -> (Network, Arc<Backbone>) {
     let model = exact_model();
     let options = NetworkOptions {
         model: model.clone(),
@@ -32,7 +32,7 @@ async fn far(workers: usize) -> (Network, Arc<Backbone>) {
 }
 
 /// Waits until `holds`.
-async fn until(holds: impl Fn() -> bool) {
+pub(super) async fn until(holds: impl Fn() -> bool) {
     let waiting = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(1)).await;

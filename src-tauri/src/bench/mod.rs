@@ -2,6 +2,7 @@
 
 mod batch;
 mod decode;
+mod speculate;
 mod streams;
 
 #[cfg(feature = "gpu")]
@@ -11,4 +12,5 @@ pub use crate::kernel::bench::{
 };
 pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};
+pub use speculate::{SpeculateBench, SpeculateOptions, speculate};
 pub use streams::{Size, StreamsBench, StreamsBenchError, StreamsOptions, streams};

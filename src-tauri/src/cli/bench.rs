@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Device, GpuFlags, LayerSelection};
+use super::{DEMO_PROMPT, Device, GpuFlags, LayerSelection, Speculate};
 use crate::model::BlockType;
 
 /// Flags of `kvasir bench decode`.
@@ -31,6 +31,12 @@ pub struct BenchDecodeArgs {
     /// Streams at once, e.g. 1,4,16,64, instead of the remote run.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
     pub batch: Vec<u16>,
+    /// One stream through workers with and without drafts, instead of the local run: who drafts.
+    #[arg(long, value_enum, conflicts_with_all = ["batch", "streams"])]
+    pub speculate: Option<Speculate>,
+    /// Text that --speculate continues (repeatable).
+    #[arg(long, requires = "speculate", default_value = DEMO_PROMPT)]
+    pub prompt: Vec<String>,
     /// Threads; all processors when absent.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,

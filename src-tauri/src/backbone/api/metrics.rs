@@ -52,6 +52,9 @@ pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts
     }
     page.one("kvasir_prompt_tokens_total", "counter", "Prompt tokens read.", of(&counters.prompt_tokens));
     page.one("kvasir_new_tokens_total", "counter", "Tokens generated.", of(&counters.new_tokens));
+    page.one("kvasir_turns_total", "counter", "Times that a step gave a generation tokens.", of(&counters.turns));
+    page.one("kvasir_drafts_total", "counter", "Drafts that steps judged.", of(&counters.drafted));
+    page.one("kvasir_drafts_accepted_total", "counter", "Drafts that were right.", of(&counters.accepted));
     page.one("kvasir_steps_total", "counter", "Forward passes.", of(&counters.steps));
     page.one("kvasir_step_rows_total", "counter", "Rows of all forward passes.", of(&counters.step_rows));
     page.one("kvasir_step_seconds_total", "counter", "Time of all forward passes.", seconds(&counters.step_us));

@@ -10,7 +10,7 @@ pub struct Counters {
     pub gauges: Gauges,
     /// Forward passes that ended.
     pub steps: AtomicU64,
-    /// Rows of all of them: prompt tokens, and one per decoding stream.
+    /// Rows of all of them: prompt tokens, and of each decoding stream one and its drafts.
     pub step_rows: AtomicU64,
     /// Time of all steps, microseconds; those that overlap count each.
     pub step_us: AtomicU64,
@@ -22,6 +22,12 @@ pub struct Counters {
     pub prompt_tokens: AtomicU64,
     /// Tokens given out.
     pub new_tokens: AtomicU64,
+    /// Turns: a stream had a step that chose a token of it or several.
+    pub turns: AtomicU64,
+    /// Drafts that were judged.
+    pub drafted: AtomicU64,
+    /// Those of them that were right.
+    pub accepted: AtomicU64,
     /// Streams that ended with their text.
     pub finished: AtomicU64,
     /// Streams whose client went away.

@@ -28,8 +28,10 @@ use super::generate::{Finish, GenerateOptions};
 use super::logprobs::Logprobs;
 use super::sampler::Adjustments;
 use super::sequence::state_bytes;
+use super::speculate::{Speculation, Tally};
 use super::step::{Reach, Served};
 use super::{Backbone, ForwardError};
+use crate::model::HyperParameters;
 use crate::shutdown::Shutdown;
 
 /// Memory for the states of all streams unless told otherwise: some 20 conversations of the 122B model, and little
@@ -52,11 +54,21 @@ pub struct SchedulerConfig {
     pub streams: usize,
     /// Streams that wait.
     pub waiting: usize,
+    /// How streams speculate.
+    pub speculation: Speculation,
+}
+
+impl SchedulerConfig {
+    /// Bytes that a stream of `tokens` tokens takes.
+    #[must_use]
+    pub fn stream_bytes(&self, hyper: &HyperParameters, tokens: usize) -> u64 {
+        state_bytes(hyper, tokens).saturating_add(self.speculation.bytes(hyper, tokens))
+    }
 }
 
 impl Default for SchedulerConfig {
     fn default() -> Self {
-        Self { state_bytes: STATE_BYTES, streams: STREAMS_MAX, waiting: WAITING_MAX }
+        Self { state_bytes: STATE_BYTES, streams: STREAMS_MAX, waiting: WAITING_MAX, speculation: Speculation::OFF }
     }
 }
 
@@ -108,6 +120,8 @@ pub struct Report {
     pub experts: Duration,
     /// New tokens.
     pub tokens: usize,
+    /// Its drafts that were judged.
+    pub drafts: Tally,
     /// Assignments, by who computed them.
     pub served: Served,
 }
@@ -225,9 +239,9 @@ impl Scheduler {
     pub fn submit(&self, place: Place, order: Order) -> Result<mpsc::Receiver<Event>, Refused> {
         let (hyper, limit) = (&self.backbone.model().hyper, self.config.state_bytes);
         let tokens = order.prompt.len().saturating_add(order.options.max_tokens).min(hyper.context_length);
-        let needed = state_bytes(hyper, tokens);
+        let needed = self.config.stream_bytes(hyper, tokens);
         if needed > limit {
-            let (fixed, one) = (state_bytes(hyper, 0), state_bytes(hyper, 1));
+            let (fixed, one) = (self.config.stream_bytes(hyper, 0), self.config.stream_bytes(hyper, 1));
             let tokens_max = limit.saturating_sub(fixed).checked_div(one - fixed).unwrap_or(0) as usize;
             return Err(Refused::State { needed, limit, tokens, tokens_max });
         }

@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 use super::counters::Counters;
 use super::lanes::Lanes;
 use super::plan::{self, Busy, Idle};
-use super::step::{self, Member, Stepped};
+use super::step::{self, Common, Member, Stepped};
 use super::stream::Stream;
 use super::under_way::UnderWay;
 use super::{Accepted, Event, Purpose, SchedulerConfig, StreamError};
@@ -24,7 +24,7 @@ const QUEUE_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The owner of all states; a step that is under way has those of its streams.
 pub(super) struct Loop {
-    backbone: Arc<Backbone>,
+    common: Common,
     config: SchedulerConfig,
     orders: mpsc::Receiver<Accepted>,
     waiting: VecDeque<Accepted>,
@@ -36,7 +36,6 @@ pub(super) struct Loop {
     running: usize,
     /// Bytes of their states.
     held: u64,
-    counters: Arc<Counters>,
     shutdown: Shutdown,
 }
 
@@ -50,7 +49,8 @@ impl Loop {
     ) -> Self {
         let (waiting, idle, lanes) = (VecDeque::new(), Vec::new(), Lanes::default());
         let (under_way, running, held) = (UnderWay::new(Arc::clone(&counters)), 0, 0);
-        Self { backbone, config, orders, waiting, idle, under_way, lanes, running, held, counters, shutdown }
+        let common = Common { backbone, counters, pace: Arc::default() };
+        Self { common, config, orders, waiting, idle, under_way, lanes, running, held, shutdown }
     }
 
     /// Until the process stops; then everybody is told.
@@ -120,9 +120,9 @@ impl Loop {
             let Some(next) = self.waiting.pop_front() else { break };
             self.held += next.bytes;
             self.running += 1;
-            self.idle.push(Stream::new(&self.backbone, next));
+            self.idle.push(Stream::new(&self.common.backbone, self.config.speculation, next));
         }
-        let gauges = &self.counters.gauges;
+        let gauges = &self.common.counters.gauges;
         gauges.running.store(self.running as u64, Relaxed);
         gauges.waiting.store(self.waiting.len() as u64, Relaxed);
         gauges.state_bytes.store(self.held, Relaxed);
@@ -138,8 +138,11 @@ impl Loop {
             let (members, idle): (Vec<Member>, Vec<Member>) =
                 self.idle.drain(..).zip(of).partition(|(_, rows)| *rows > 0);
             self.idle.extend(idle.into_iter().map(|(stream, _)| stream));
-            let (backbone, counters) = (Arc::clone(&self.backbone), Arc::clone(&self.counters));
-            self.under_way.push(purpose, step::run(backbone, counters, members, purpose));
+            let decoders = match purpose {
+                Purpose::Decoding(here) => here + busy.decoders,
+                Purpose::Prompts => busy.decoders,
+            };
+            self.under_way.push(purpose, step::run(self.common.clone(), members, purpose, decoders));
         }
     }
 
@@ -157,11 +160,11 @@ impl Loop {
 
     /// Forgets the streams that are over, and with them their states.
     fn let_go(&mut self) {
-        let Self { idle, counters, running, held, .. } = self;
+        let Self { idle, common, running, held, .. } = self;
         idle.retain(|stream| {
             let over = stream.is_over();
             if over {
-                stream.count(counters);
+                stream.count(&common.counters);
                 *running -= 1;
                 *held -= stream.bytes;
             }
