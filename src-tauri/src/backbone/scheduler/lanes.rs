@@ -41,25 +41,39 @@ pub(super) struct Lanes {
     away: Line,
     prompt_compute: Line,
     prompt_away: Line,
+    /// Whether workers had experts of the newest step.
+    travels: bool,
     lanes: usize,
 }
 
 impl Default for Lanes {
     fn default() -> Self {
         let [compute, away, prompt_compute, prompt_away] = [Line::default(); 4];
-        Self { compute, away, prompt_compute, prompt_away, lanes: 1 }
+        Self { compute, away, prompt_compute, prompt_away, travels: false, lanes: 1 }
     }
 }
 
 impl Lanes {
+    /// Learns what a step took in which streams decoded and prompts were read: a row of these costs something else.
+    pub fn mixed(&mut self, cost: Cost) {
+        self.travels = !cost.away.is_zero();
+    }
+
+    /// Whether a step has to wait for partials.
+    pub fn travels(&self) -> bool {
+        self.travels
+    }
+
     /// Learns what a step took in which streams decoded.
     pub fn decoded(&mut self, cost: Cost) {
+        self.mixed(cost);
         self.compute.observe(cost.rows, cost.compute);
         self.away.observe(cost.rows, cost.away);
     }
 
     /// Learns what a step took that only read prompts.
     pub fn read(&mut self, cost: Cost) {
+        self.mixed(cost);
         self.prompt_compute.observe(cost.rows, cost.compute);
         self.prompt_away.observe(cost.rows, cost.away);
     }

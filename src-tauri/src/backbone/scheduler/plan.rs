@@ -1,8 +1,8 @@
 //! Which idle streams go into the next step, and with how many rows each.
 //!
-//! While steps take turns with their waits, those that decode and those that read a prompt go apart: a chunk's partials
-//! would hold up every token that travels with it. In one lane they go together, because a step costs this machine
-//! something whatever its rows.
+//! Where partials travel, steps that decode and those that read a prompt go apart: a chunk's partials would hold up every
+//! token that travels with it. Where nothing travels they go together, because a step costs this machine something
+//! whatever its rows.
 
 use std::time::Instant;
 
@@ -73,12 +73,13 @@ pub(super) fn next(ready: &[Idle], busy: Busy, lanes: &mut Lanes) -> Option<(Pur
     if !decoding.is_empty() && busy.decoding < most {
         let members = &decoding[..decoders.div_ceil(most).min(decoding.len())];
         let mut rows: Vec<(usize, usize)> = members.iter().map(|idle| (idle.index, 1)).collect();
-        if most == 1 && busy.prompts == 0 {
+        if !lanes.travels() && most == 1 && busy.prompts == 0 {
             rows.extend(chunks(&prompts, PREFILL_BESIDE));
         }
         return Some((Purpose::Decoding(members.len()), rows));
     }
-    let rows = if most > 1 && busy.prompts == 0 { chunks(&prompts, PREFILL_BESIDE) } else { Vec::new() };
+    let rows =
+        if (lanes.travels() || most > 1) && busy.prompts == 0 { chunks(&prompts, PREFILL_BESIDE) } else { Vec::new() };
     (!rows.is_empty()).then_some((Purpose::Prompts, rows))
 }
 

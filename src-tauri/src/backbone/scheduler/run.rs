@@ -149,6 +149,7 @@ impl Loop {
     /// Takes the streams of a step back, and learns from what it took.
     fn take(&mut self, stepped: Stepped) {
         match (stepped.purpose, stepped.cost) {
+            (Purpose::Decoding(streams), Some(cost)) if streams < cost.rows => self.lanes.mixed(cost),
             (Purpose::Decoding(_), Some(cost)) => self.lanes.decoded(cost),
             (Purpose::Prompts, Some(cost)) => self.lanes.read(cost),
             (_, None) => {}
