@@ -33,6 +33,7 @@ mod serving;
 #[cfg(feature = "gpu")]
 mod shaders;
 mod slices;
+mod speculate;
 mod support;
 mod tidy;
 mod tiny_model;

@@ -1,5 +1,7 @@
 //! Many generations at once: none of them changes another, none takes what it was not given.
 
+mod drafts;
+mod lanes;
 mod process;
 
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchPrefillArgs};
-pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs};
+pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs, Speculate};
 pub use experts::{ExpertFlags, ExpertsLocal};
 pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
 pub use layers::{LayerSelection, LayerSelectionError};

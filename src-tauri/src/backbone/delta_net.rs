@@ -83,7 +83,8 @@ impl DeltaNet {
         }
     }
 
-    /// Mixes `x`, the rows of each span within its own sequence, into `out`, and moves that sequence's state past them.
+    /// Mixes `x`, the rows of each span within its own sequence, into `out`, and moves that sequence's state past those
+    /// that are no drafts.
     pub fn forward(
         &self,
         x: &Rows,
@@ -108,9 +109,9 @@ impl DeltaNet {
         });
 
         by_head.reshape(x.len(), width);
-        let (keys, work) = (&*keys, x.len() * width * (3 * key_head_dim + conv_kernel + 2 * EXP_WORK));
+        let (keys, work) = (&*keys, x.len() * width * self.recurrence_work());
         parallel::sequences(work, sequences, by_head.values_mut(), width, |work, span, state, out| {
-            let DeltaState { conv, recurrent } = &mut **state;
+            let DeltaState { conv, recurrent, .. } = &mut **state;
             let inputs = Inputs { before: conv, qkv, span };
             let keys = keys.part(span.first, span.rows);
             let states = recurrent.chunks_exact_mut(key_head_dim * value_head_dim);
@@ -121,7 +122,8 @@ impl DeltaNet {
             });
         });
         for (span, state) in sequences.iter_mut() {
-            remember(&mut state.conv, qkv.part(span.first, span.rows));
+            remember(&mut state.conv, qkv.part(span.first, span.sure()));
+            state.drafts.keep([qkv, a, b], span.first + span.sure()..span.first + span.rows);
         }
 
         if sequences.iter().all(|(span, _)| span.rows == 1) {
@@ -141,6 +143,39 @@ impl DeltaNet {
         mixed.times_into(&self.output, out);
     }
 
+    /// Moves `state`, which has seen `position` tokens, past the first `count` drafts of its last step, and forgets the
+    /// others: the same function of the same numbers as a step of these tokens, so the same bits.
+    pub fn accept(&self, state: &mut DeltaState, position: usize, count: usize, buffers: &mut DeltaNetBuffers) {
+        let DeltaNetShape { key_heads, value_heads, key_head_dim, value_head_dim, conv_kernel, .. } = self.shape;
+        let DeltaState { conv, recurrent, drafts } = state;
+        if count > 0 {
+            let DeltaNetBuffers { keys, by_head, .. } = buffers;
+            let inputs =
+                Inputs { before: conv, qkv: &drafts.qkv, span: Span { first: 0, rows: count, position, drafts: 0 } };
+            let (head, width) = (count * 2 * key_head_dim, value_heads * value_head_dim);
+            keys.reshape(count, 2 * key_heads * key_head_dim);
+            let work = keys.values().len() * (conv_kernel + EXP_WORK);
+            parallel::each(work, keys.values_mut().chunks_exact_mut(head).enumerate(), |(kh, keys)| {
+                self.keys_of_head(inputs, kh, keys);
+            });
+            by_head.reshape(count, width);
+            let keys = &*keys;
+            let states = recurrent.chunks_exact_mut(key_head_dim * value_head_dim);
+            let heads = states.zip(by_head.values_mut().chunks_exact_mut(count * value_head_dim)).enumerate();
+            parallel::each(count * width * self.recurrence_work(), heads, |(h, (state, out))| {
+                let keys = &keys.values()[self.key_head(h) * head..][..head];
+                self.recur(inputs, h, 0..count, keys, [&drafts.a, &drafts.b], None, state, out);
+            });
+            remember(conv, drafts.qkv.part(0, count));
+        }
+        drafts.keep([&Rows::default(); 3], 0..0);
+    }
+
+    /// Multiply-adds per row and output of the delta rule and what surrounds it.
+    fn recurrence_work(&self) -> usize {
+        3 * self.shape.key_head_dim + self.shape.conv_kernel + 2 * EXP_WORK
+    }
+
     /// Queries and keys of a key head, convolved, normed and scaled: `[rows, key_head_dim]` each.
     fn keys_of_head(&self, inputs: Inputs<'_>, kh: usize, out: &mut [f32]) {
         let DeltaNetShape { key_heads, key_head_dim: d, .. } = self.shape;
@@ -152,7 +187,7 @@ impl DeltaNet {
         k.chunks_exact_mut(d).for_each(|k| l2_norm(k, 1.0));
     }
 
-    /// All rows of value head `h`: its values, the delta rule, the gated norm; chunk after chunk.
+    /// All rows of value head `h`. Drafts meet a copy of the state, which stays near the core and is forgotten.
     fn value_head(
         &self,
         inputs: Inputs<'_>,
@@ -162,15 +197,39 @@ impl DeltaNet {
         state: &mut [f32],
         out: &mut [f32],
     ) {
+        let (sure, rows) = (inputs.span.sure(), inputs.span.rows);
+        let (out, drafted) = out.split_at_mut(sure * self.shape.value_head_dim);
+        self.recur(inputs, h, 0..sure, keys, [a, b], Some(z), state, out);
+        if sure < rows {
+            parallel::with_scratch(state.len(), |copy| {
+                copy.copy_from_slice(state);
+                self.recur(inputs, h, sure..rows, keys, [a, b], Some(z), copy, drafted);
+            });
+        }
+    }
+
+    /// Some rows of value head `h`: its values, the delta rule and, with `z`, the gated norm; chunk after chunk.
+    #[expect(clippy::too_many_arguments, reason = "one head of a recurrence reads many things, each of one kind")]
+    fn recur(
+        &self,
+        inputs: Inputs<'_>,
+        h: usize,
+        which: Range<usize>,
+        keys: &[f32],
+        [a, b]: [&Rows; 2],
+        z: Option<&Rows>,
+        state: &mut [f32],
+        out: &mut [f32],
+    ) {
         let DeltaNetShape { key_heads, key_head_dim, value_head_dim: d, .. } = self.shape;
-        let Span { first, rows, position } = inputs.span;
+        let Span { first, rows, position, .. } = inputs.span;
         let channel = 2 * key_heads * key_head_dim + h * d;
         let (q, k) = keys.split_at(rows * key_head_dim);
         parallel::with_scratch(CHUNK * d, |values| {
             // Pieces end where the chunks of the delta rule do.
-            let mut done = 0;
-            while done < rows {
-                let count = (CHUNK - (position + done) % CHUNK).min(rows - done);
+            let mut done = which.start;
+            while done < which.end {
+                let count = (CHUNK - (position + done) % CHUNK).min(which.end - done);
                 let v = &mut values[..count * d];
                 self.convolve(inputs, channel..channel + d, done, v);
                 let (mut log_decay, mut beta) = ([0.0; CHUNK], [0.0; CHUNK]);
@@ -186,11 +245,13 @@ impl DeltaNet {
                     log_decay: &log_decay[..count],
                     beta: &beta[..count],
                 };
-                let out = &mut out[done * d..(done + count) * d];
+                let out = &mut out[(done - which.start) * d..][..count * d];
                 delta_rule(input, state, out);
-                for (out, r) in out.chunks_exact_mut(d).zip(first + done..) {
-                    rms_norm(out, &self.norm, self.eps);
-                    times_silu(out, &z.row(r)[h * d..(h + 1) * d]);
+                if let Some(z) = z {
+                    for (out, r) in out.chunks_exact_mut(d).zip(first + done..) {
+                        rms_norm(out, &self.norm, self.eps);
+                        times_silu(out, &z.row(r)[h * d..(h + 1) * d]);
+                    }
                 }
                 done += count;
             }

@@ -1,10 +1,15 @@
 //! Continues a prompt, token by token.
 
+use super::rows::Rows;
 use super::sampler::{Sampler, Sampling};
-use super::{Backbone, ForwardError, Want};
+use super::sequence::Sequence;
+use super::speculate::{Drafter, Load, Pace, Speculation, Tally};
+use super::step::{Reach, Share, Want};
+use super::{Backbone, ForwardError, PREFILL_TOKENS};
 use crate::model::{TokenStream, TokenizerError};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
+use tokio::task::yield_now;
 
 /// What ends a generation, and how it chooses.
 #[derive(Clone, PartialEq, Debug)]
@@ -50,6 +55,8 @@ pub struct Generation {
     pub finish: Finish,
     /// How long it took.
     pub timing: Timing,
+    /// The drafts of its steps.
+    pub tally: Tally,
 }
 
 /// Where the time of a generation went.
@@ -59,17 +66,25 @@ pub struct Timing {
     pub prompt_tokens: usize,
     /// From the start to the first token's logits.
     pub prefill: Duration,
-    /// One-token steps.
+    /// Steps after it.
     pub decode_steps: usize,
+    /// Tokens that they gave: one each, and the drafts that were right.
+    pub decode_tokens: usize,
     /// All of them together.
     pub decode: Duration,
 }
 
 impl Timing {
-    /// One-token steps per second; 0 without any.
+    /// Tokens after the first per second; 0 without any.
     #[must_use]
     pub fn decode_tokens_per_s(&self) -> f64 {
-        per_second(self.decode_steps, self.decode)
+        per_second(self.decode_tokens, self.decode)
+    }
+
+    /// Tokens of a step after the prompt; 0 without any.
+    #[must_use]
+    pub fn tokens_per_step(&self) -> f64 {
+        if self.decode_steps == 0 { 0.0 } else { self.decode_tokens as f64 / self.decode_steps as f64 }
     }
 
     /// Prompt tokens per second.
@@ -94,6 +109,45 @@ pub enum GenerateError {
     Tokenizer(#[from] TokenizerError),
 }
 
+/// A text as it grows, and what ends it.
+struct Text<'a, F> {
+    options: &'a GenerateOptions,
+    context: usize,
+    sampler: Sampler,
+    stream: Option<TokenStream>,
+    tokens: Vec<u32>,
+    text: String,
+    receive: F,
+}
+
+impl<F: FnMut(Piece<'_>) -> ControlFlow<()>> Text<'_, F> {
+    /// Chooses the token after `seen` tokens and gives it out.
+    fn go_on(&mut self, logits: &[f32], seen: usize) -> Result<ControlFlow<Finish, u32>, TokenizerError> {
+        if self.tokens.len() >= self.options.max_tokens {
+            return Ok(ControlFlow::Break(Finish::Length));
+        }
+        let token = self.sampler.choose(logits);
+        if self.options.stop_ids.contains(&token) {
+            return Ok(ControlFlow::Break(Finish::Stop));
+        }
+        self.tokens.push(token);
+        let piece = match &mut self.stream {
+            Some(stream) => stream.push(token)?,
+            None => String::new(),
+        };
+        self.text.push_str(&piece);
+        Ok(if (self.receive)(Piece { token, text: &piece }).is_break() {
+            ControlFlow::Break(Finish::Cancelled)
+        } else if self.tokens.len() >= self.options.max_tokens {
+            ControlFlow::Break(Finish::Length)
+        } else if seen >= self.context {
+            ControlFlow::Break(Finish::Context)
+        } else {
+            ControlFlow::Continue(token)
+        })
+    }
+}
+
 impl Backbone {
     /// Continues `prompt` and gives every new token to `receive`, which may end the generation. Dropping the future
     /// cancels it, and with it what it had asked of others; a long prompt can be left between two of its passes.
@@ -104,47 +158,109 @@ impl Backbone {
         &self,
         prompt: &[u32],
         options: &GenerateOptions,
-        mut receive: impl FnMut(Piece<'_>) -> ControlFlow<()> + Send,
+        receive: impl FnMut(Piece<'_>) -> ControlFlow<()> + Send,
     ) -> Result<Generation, GenerateError> {
+        self.generate_with(Speculation::OFF, prompt, options, receive).await
+    }
+
+    /// The same text, several tokens of a step where drafts are right.
+    ///
+    /// # Errors
+    /// As [`Backbone::generate`].
+    pub async fn generate_with(
+        &self,
+        speculation: Speculation,
+        prompt: &[u32],
+        options: &GenerateOptions,
+        receive: impl FnMut(Piece<'_>) -> ControlFlow<()> + Send,
+    ) -> Result<Generation, GenerateError> {
+        let context = self.model().hyper.context_length;
+        let mut text = Text {
+            options,
+            context,
+            sampler: Sampler::new(options.sampling),
+            stream: self.model().tokenizer.as_ref().map(|tokenizer| tokenizer.stream()),
+            tokens: Vec::new(),
+            text: String::new(),
+            receive,
+        };
         let mut sequence = self.sequence();
-        let mut sampler = Sampler::new(options.sampling);
-        let mut stream = self.model().tokenizer.as_ref().map(|tokenizer| tokenizer.stream());
-        let (mut tokens, mut text) = (Vec::new(), String::new());
+        let room = prompt.len().saturating_add(options.max_tokens).min(context);
+        let mut drafter = Drafter::new(self, speculation, prompt, room);
+        let mut pace = Pace::default();
 
         let start = Instant::now();
-        let mut logits = self.prefill(&mut sequence, prompt).await?;
+        let mut logits = self.prefill_for(&mut drafter, &mut sequence, prompt).await?;
         let prefilled = Instant::now();
-        let mut decode_steps = 0;
+        let (mut decode_steps, mut decode_tokens, mut tally) = (0, 0, Tally::default());
+        let mut hidden = Rows::default();
         let finish = loop {
-            if tokens.len() >= options.max_tokens {
-                break Finish::Length;
+            let seen = sequence.position;
+            let (mut newest, mut accepted, mut end) = (0, 0, None);
+            for row in 0..logits.len() {
+                decode_tokens += usize::from(decode_steps > 0);
+                match text.go_on(logits.row(row), seen + row)? {
+                    ControlFlow::Continue(token) => newest = token,
+                    ControlFlow::Break(finish) => {
+                        end = Some(finish);
+                        break;
+                    }
+                }
+                drafter.push(newest);
+                if drafter.drafts().get(row) != Some(&newest) {
+                    break;
+                }
+                accepted += 1;
             }
-            let token = sampler.choose(logits.row(0));
-            if options.stop_ids.contains(&token) {
-                break Finish::Stop;
+            tally.add(drafter.judge(accepted, end.is_none()));
+            if let Some(finish) = end {
+                break finish;
             }
-            tokens.push(token);
-            let piece = match &mut stream {
-                Some(stream) => stream.push(token)?,
-                None => String::new(),
-            };
-            text.push_str(&piece);
-            if receive(Piece { token, text: &piece }).is_break() {
-                break Finish::Cancelled;
+            self.accept(&mut sequence, accepted);
+            if decode_steps > 0 {
+                drafter.read(seen - 1, hidden.width(), hidden.part(0, accepted + 1));
             }
-            if tokens.len() >= options.max_tokens {
-                break Finish::Length;
-            }
-            if sequence.position >= self.model().hyper.context_length {
-                break Finish::Context;
-            }
-            logits = self.forward(&mut sequence, &[token], Want::Last).await?;
+
+            let left = (options.max_tokens - text.tokens.len()).min(context - sequence.position);
+            drafter.plan(left - 1, &pace);
+            pace.made(self.make_drafts(&mut [(&mut drafter, &text.sampler)]).await);
+            let tokens: Vec<u32> = [newest].iter().chain(drafter.drafts()).copied().collect();
+            let share = Share { sequence: &mut sequence, tokens: &tokens, want: Want::Drafts, reach: Reach::Any };
+            let began = Instant::now();
+            let mut output = self.step_with_hidden(&mut [share], &mut hidden).await?;
+            pace.stepped(Load::default(), tokens.len(), began.elapsed());
+            logits = output.logits.pop().unwrap_or_default();
             decode_steps += 1;
         };
         let decode = prefilled.elapsed();
-        text.push_str(&stream.map_or_else(String::new, TokenStream::finish));
-        let timing = Timing { prompt_tokens: prompt.len(), prefill: prefilled - start, decode_steps, decode };
-        Ok(Generation { tokens, text, finish, timing })
+        let Text { stream, tokens, text: mut said, .. } = text;
+        said.push_str(&stream.map_or_else(String::new, TokenStream::finish));
+        let timing =
+            Timing { prompt_tokens: prompt.len(), prefill: prefilled - start, decode_steps, decode_tokens, decode };
+        Ok(Generation { tokens, text: said, finish, timing, tally })
+    }
+
+    /// As [`Backbone::prefill`], and lets `drafter` read along.
+    async fn prefill_for(
+        &self,
+        drafter: &mut Drafter,
+        sequence: &mut Sequence,
+        prompt: &[u32],
+    ) -> Result<Rows, ForwardError> {
+        if !drafter.reads_hidden() {
+            return self.prefill(sequence, prompt).await;
+        }
+        self.check_tokens(sequence, prompt)?;
+        let (mut logits, mut hidden) = (Rows::default(), Rows::default());
+        for tokens in prompt.chunks(PREFILL_TOKENS) {
+            let first = sequence.position;
+            let share = Share { sequence: &mut *sequence, tokens, want: Want::Last, reach: Reach::Any };
+            let mut output = self.step_with_hidden(&mut [share], &mut hidden).await?;
+            logits = output.logits.pop().unwrap_or_default();
+            drafter.read(first, hidden.width(), hidden.values());
+            yield_now().await;
+        }
+        Ok(logits)
     }
 
     /// How fast this backbone is: a prompt of `prompt_tokens` arbitrary tokens and `steps` greedy one-token steps.

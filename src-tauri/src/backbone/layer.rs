@@ -10,7 +10,7 @@ use super::step::{ForwardError, Reach, Share, StepOutput};
 use super::{Backbone, Layer, Mixer};
 use crate::dispatch::{DispatchError, MoeStep, Pending, Route, StepSums};
 use crate::types::GenerationId;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Backbone {
     /// One layer of the trunk, over `x` and the other buffers; the states of its sequences move on.
@@ -65,7 +65,10 @@ impl Backbone {
         }
         let start = Instant::now();
         let sums = begun.finish().await?;
-        output.experts += start.elapsed();
+        let waited = start.elapsed();
+        output.experts += waited;
+        output.away += sums.away.min(waited);
+        output.here += sums.here.min(waited);
         for (served, span) in output.served.iter_mut().zip(spans) {
             let remote: u64 = sums.remote[span.first..span.first + span.rows].iter().map(|n| u64::from(*n)).sum();
             served.remote += remote;
@@ -137,13 +140,14 @@ impl Begun {
             Self::Apart { rows, parts } => (rows, parts),
         };
         let mut sums: Vec<_> = std::iter::repeat_with(|| None).take(rows).collect();
-        let mut remote = vec![0; rows];
+        let (mut remote, mut away, mut here) = (vec![0; rows], Duration::ZERO, Duration::ZERO);
         for (which, pending) in parts {
             let part = pending.await?;
+            (away, here) = (away.max(part.away), here + part.here);
             for ((r, sum), served) in which.into_iter().zip(part.rows).zip(part.remote) {
                 (sums[r], remote[r]) = (Some(sum), served);
             }
         }
-        Ok(StepSums { rows: sums.into_iter().flatten().collect(), remote })
+        Ok(StepSums { rows: sums.into_iter().flatten().collect(), remote, away, here })
     }
 }

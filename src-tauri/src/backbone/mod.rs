@@ -25,16 +25,18 @@ pub mod sampler;
 pub mod scheduler;
 pub mod sequence;
 pub mod shared;
+pub mod speculate;
 pub mod step;
 
 pub use generate::{Finish, GenerateOptions, Generation, Piece, Timing};
 pub use logits::LogitRecord;
 pub use logprobs::{Logprob, Logprobs};
-pub use mtp::{Draft, DraftState};
+pub use mtp::{Draft, DraftShare, DraftState};
 pub use rows::Rows;
 pub use sampler::{Adjustments, Sampler, Sampling, argmax};
 pub use scheduler::{Order, Scheduler, SchedulerConfig};
 pub use sequence::Sequence;
+pub use speculate::{Drafters, Speculation, Tally};
 pub use step::{ForwardError, Reach, Served, Share, StepOutput, Want};
 
 use crate::dispatch::Dispatch;

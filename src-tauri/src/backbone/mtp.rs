@@ -9,7 +9,7 @@
 use super::buffers::Buffers;
 use super::rows::{Rows, rms_norm};
 use super::sequence::{KvCache, Span};
-use super::step::{ForwardError, Reach, Served, StepOutput, Want};
+use super::step::{ForwardError, Reach, Served, StepOutput, Want, logits_of};
 use super::{Backbone, Layer, Mixer, parallel};
 use crate::kernel::float::{Dense, Residency};
 use crate::kernel::quant::dequantise;
@@ -50,6 +50,22 @@ impl DraftState {
     }
 }
 
+/// One sequence's rows of a pass of the head.
+#[derive(Debug)]
+pub struct DraftShare<'a> {
+    /// The rows seen before; it moves past these.
+    pub state: &'a mut DraftState,
+    /// Row i: the state of a token behind the trunk's final norm ([`Backbone::step_with_hidden`]) or of an earlier
+    /// draft.
+    pub hidden: &'a Rows,
+    /// The token after each row.
+    pub next: &'a [u32],
+    /// The logits that are asked for: those of the token after `next[i]`.
+    pub want: Want,
+    /// Where its hidden states may go.
+    pub reach: Reach,
+}
+
 /// What the head gave.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Draft {
@@ -78,18 +94,20 @@ impl Backbone {
     /// The head's state before the first row of a sequence; `None` when the model has no head.
     #[must_use]
     pub fn draft_state(&self) -> Option<DraftState> {
+        self.draft_state_with_room(0)
+    }
+
+    /// The same, with the memory of its first `rows` rows taken at once.
+    pub(super) fn draft_state_with_room(&self, rows: usize) -> Option<DraftState> {
         let (hyper, position) = (self.hyper(), 0);
-        let state = || DraftState { position, head_dim: hyper.head_dim, cache: KvCache::with_room(hyper, 0) };
+        let state = || DraftState { position, head_dim: hyper.head_dim, cache: KvCache::with_room(hyper, rows) };
         self.mtp.as_ref().map(|_| state())
     }
 
-    /// Runs the head over `next.len()` rows that follow those of `state`: row i of `hidden` is the state of a token
-    /// behind the trunk's final norm ([`Backbone::step_with_hidden`]) or of an earlier draft, `next[i]` the token after
-    /// it. The logits are those of the token after `next[i]`.
+    /// Runs the head over the rows of one sequence; see [`DraftShare`].
     ///
     /// # Errors
-    /// A model without a head, no or unknown tokens, other hidden states than tokens, a full context, or routed experts
-    /// that could not be computed; after the last the state must not be used again.
+    /// As [`Backbone::draft_all`].
     pub async fn draft(
         &self,
         state: &mut DraftState,
@@ -98,49 +116,78 @@ impl Backbone {
         want: Want,
         reach: Reach,
     ) -> Result<Draft, ForwardError> {
+        let mut drafts = self.draft_all(&mut [DraftShare { state, hidden, next, want, reach }]).await?;
+        Ok(drafts.pop().unwrap_or_default())
+    }
+
+    /// Runs the head over the rows of many sequences together.
+    ///
+    /// # Errors
+    /// A model without a head, no or unknown tokens, other hidden states than tokens, a full context, or routed experts
+    /// that could not be computed; after the last the states must not be used again.
+    pub async fn draft_all(&self, shares: &mut [DraftShare<'_>]) -> Result<Vec<Draft>, ForwardError> {
         let Some((mtp, Mixer::Attention(mixer))) = self.mtp.as_ref().map(|mtp| (mtp, &mtp.layer.mixer)) else {
             return Err(ForwardError::NoHead);
         };
-        self.check_room(state.position, next)?;
         let (eps, width) = (self.hyper().rms_eps, self.hyper().hidden_size);
-        if (hidden.len(), hidden.width()) != (next.len(), width) {
-            return Err(ForwardError::Hidden { expected: [next.len(), width], got: [hidden.len(), hidden.width()] });
+        for DraftShare { state, hidden, next, .. } in shares.iter() {
+            self.check_room(state.position, next)?;
+            if (hidden.len(), hidden.width()) != (next.len(), width) {
+                return Err(ForwardError::Hidden {
+                    expected: [next.len(), width],
+                    got: [hidden.len(), hidden.width()],
+                });
+            }
         }
 
         let mut buffers = self.buffers.lend();
-        let span = Span { first: 0, rows: next.len(), position: state.position };
-        buffers.spans.clear();
-        buffers.spans.push(span);
-        buffers.reach.clear();
-        buffers.reach.push(reach);
+        let Buffers { tokens, spans, reach, generations, x, input, update, pairs, attention, .. } = &mut *buffers;
+        tokens.clear();
+        spans.clear();
+        reach.clear();
+        input.reshape(0, width);
+        for share in shares.iter() {
+            let (first, rows, position) = (tokens.len(), share.next.len(), share.state.position);
+            spans.push(Span { first, rows, position, drafts: 0 });
+            reach.push(share.reach);
+            tokens.extend_from_slice(share.next);
+            input.append(width, share.hidden.values());
+        }
         // A draft decides nothing, so nobody is told when a false partial was in it.
-        buffers.generations.clear();
-        buffers.generations.push(GenerationId::default());
-        let Buffers { x, input, update, pairs, attention, .. } = &mut *buffers;
-        pairs.reshape(next.len(), 2 * width);
+        generations.clear();
+        generations.resize(shares.len(), GenerationId::default());
+        pairs.reshape(tokens.len(), 2 * width);
         parallel::rows(4 * pairs.values().len(), pairs.values_mut(), 2 * width, |r, pair| {
             let (embedding, state) = pair.split_at_mut(width);
-            dequantise(mtp.embedding.ty, mtp.embedding.row(next[r] as usize), embedding);
+            dequantise(mtp.embedding.ty, mtp.embedding.row(tokens[r] as usize), embedding);
             rms_norm(embedding, &mtp.embedding_norm, eps);
-            state.copy_from_slice(hidden.row(r));
+            state.copy_from_slice(input.row(r));
             rms_norm(state, &mtp.hidden_norm, eps);
         });
         pairs.times_into(&mtp.projection, x);
         x.normed_into(&mtp.layer.input_norm, eps, input);
-        mixer.forward(input, &mut [(span, &mut state.cache)], &self.rope, attention, update);
+        let caches = spans.iter().zip(shares.iter_mut()).map(|(span, share)| (*span, &mut share.state.cache));
+        mixer.forward(input, &mut caches.collect::<Vec<_>>(), &self.rope, attention, update);
         x.add(update);
-        state.position += next.len();
-        let mut output = StepOutput { served: vec![Served::default()], ..StepOutput::default() };
+        shares.iter_mut().for_each(|share| share.state.position += share.next.len());
+        let mut output = StepOutput { served: vec![Served::default(); shares.len()], ..StepOutput::default() };
         self.experts(&mtp.layer, self.layers.len() as u16, &mut buffers, &mut output).await?;
 
-        let mut draft = Draft::default();
-        buffers.x.normed_into(&mtp.final_norm, eps, &mut draft.hidden);
+        let Buffers { x, input, update, spans, .. } = &mut *buffers;
+        x.normed_into(&mtp.final_norm, eps, input);
+        let wanted = |(share, span): (&DraftShare<'_>, &Span)| match share.want {
+            Want::Nothing => 0..0,
+            Want::Last => span.first + span.rows - 1..span.first + span.rows,
+            Want::Every | Want::Drafts => span.first..span.first + span.rows,
+        };
+        update.pick_from(input, shares.iter().zip(spans.iter()).flat_map(wanted));
         let head = mtp.head.as_ref().unwrap_or(&self.head);
-        match want {
-            Want::Nothing => {}
-            Want::Last => draft.hidden.last().times_into(head, &mut draft.logits),
-            Want::Every => draft.hidden.times_into(head, &mut draft.logits),
-        }
-        Ok(draft)
+        let logits = logits_of(head, update, shares.iter().zip(spans.iter()).map(|pair| wanted(pair).len()));
+        let drafts = spans.iter().zip(logits).map(|(span, logits)| {
+            let mut hidden = Rows::default();
+            hidden.pick_from(input, span.first..span.first + span.rows);
+            Draft { hidden, logits }
+        });
+        Ok(drafts.collect())
     }
 }

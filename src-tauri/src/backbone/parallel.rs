@@ -80,7 +80,7 @@ mod tests {
             let mut spans: Vec<(Span, usize)> = [1, 3, 1, 2]
                 .into_iter()
                 .map(|rows| {
-                    let span = Span { first, rows, position: 0 };
+                    let span = Span { first, rows, position: 0, drafts: 0 };
                     first += rows;
                     (span, 0)
                 })

@@ -91,6 +91,18 @@ impl Rows {
         self.values.resize(rows * width, 0.0);
     }
 
+    /// Appends rows of this width; without rows, `width` becomes theirs.
+    pub fn append(&mut self, width: usize, rows: &[f32]) {
+        self.width = width;
+        self.values.extend_from_slice(rows);
+    }
+
+    /// Forgets all but the last `rows` rows.
+    pub fn keep_last(&mut self, rows: usize) {
+        let first = self.len().saturating_sub(rows);
+        self.values.drain(..first * self.width);
+    }
+
     /// Becomes some of the rows of `from`, in the order of `which`.
     pub fn pick_from(&mut self, from: &Self, which: impl Iterator<Item = usize>) {
         self.width = from.width;

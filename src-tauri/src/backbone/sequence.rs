@@ -4,6 +4,7 @@ use super::rows::Rows;
 use crate::model::{DeltaNetShape, HyperParameters};
 use crate::types::GenerationId;
 use half::f16;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Sequences begun since the start.
@@ -11,14 +12,16 @@ static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 /// The state of one sequence, all layers.
 ///
-/// It only moves forward: recurrent states cannot be cut back to an earlier token. After a failed step it must not
-/// be used again.
+/// It only moves forward: recurrent states cannot be cut back to an earlier token, so drafts are kept apart until they
+/// are judged. After a failed step it must not be used again.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     /// Which generation it is of.
     pub generation: GenerationId,
     /// Tokens seen.
     pub position: usize,
+    /// Drafts that the last step saw behind them and that nobody has judged ([`super::Want::Drafts`]).
+    pub drafts: usize,
     /// One per trunk layer.
     pub layers: Vec<LayerState>,
 }
@@ -62,6 +65,29 @@ pub struct DeltaState {
     pub conv: Rows,
     /// `[value_heads, key_head_dim, value_head_dim]`.
     pub recurrent: Vec<f32>,
+    /// What the drafts of the last step would change them by.
+    pub drafts: DraftInputs,
+}
+
+/// What drafts bring to the recurrence of a layer, a row each: enough to move the state past those that are accepted,
+/// and some hundredths of the state's size.
+#[derive(Clone, Debug, Default)]
+pub struct DraftInputs {
+    /// q | k | v before the convolution.
+    pub qkv: Rows,
+    /// Per value head, before its decay.
+    pub a: Rows,
+    /// Per value head, before its correction rate.
+    pub b: Rows,
+}
+
+impl DraftInputs {
+    /// Becomes the given rows of a step's projections.
+    pub fn keep(&mut self, [qkv, a, b]: [&Rows; 3], rows: Range<usize>) {
+        self.qkv.pick_from(qkv, rows.clone());
+        self.a.pick_from(a, rows.clone());
+        self.b.pick_from(b, rows);
+    }
 }
 
 /// The rows of a step that belong to one sequence.
@@ -73,6 +99,16 @@ pub struct Span {
     pub rows: usize,
     /// Where the first one stands in its sequence.
     pub position: usize,
+    /// How many of the last of them are drafts, which the sequence does not move past yet.
+    pub drafts: usize,
+}
+
+impl Span {
+    /// The rows that are no drafts.
+    #[must_use]
+    pub fn sure(&self) -> usize {
+        self.rows - self.drafts
+    }
 }
 
 impl Sequence {
@@ -90,7 +126,7 @@ impl Sequence {
             None => LayerState::Attention(KvCache::with_room(hyper, tokens)),
         };
         let generation = GenerationId(BEGUN.fetch_add(1, Relaxed) + 1);
-        Self { generation, position: 0, layers: hyper.recurrent.iter().map(state).collect() }
+        Self { generation, position: 0, drafts: 0, layers: hyper.recurrent.iter().map(state).collect() }
     }
 }
 
@@ -104,9 +140,21 @@ pub fn state_bytes(hyper: &HyperParameters, tokens: usize) -> u64 {
             let conv = conv_kernel.saturating_sub(1) * channels(&shape);
             size_of::<f32>() * (conv + value_heads * key_head_dim * value_head_dim)
         }
-        None => tokens.saturating_mul(size_of::<f16>() * 2 * hyper.kv_heads * hyper.head_dim),
+        None => tokens.saturating_mul(cache_bytes(hyper)),
     };
     hyper.recurrent.iter().map(bytes).fold(0, usize::saturating_add) as u64
+}
+
+/// Bytes of the keys and values of one token in one attention layer.
+pub(super) fn cache_bytes(hyper: &HyperParameters) -> usize {
+    size_of::<f16>() * 2 * hyper.kv_heads * hyper.head_dim
+}
+
+/// Bytes that `drafts` drafts of one sequence take until they are judged.
+pub(super) fn draft_bytes(hyper: &HyperParameters, drafts: usize) -> u64 {
+    let row = |shape: DeltaNetShape| size_of::<f32>() * (channels(&shape) + 2 * shape.value_heads);
+    let layers = hyper.recurrent.iter().filter(|recurrent| **recurrent).count();
+    (drafts * layers * hyper.delta_net.map_or(0, row)) as u64
 }
 
 /// Channels of the convolution: q | k | v.
@@ -119,6 +167,7 @@ impl DeltaState {
         Self {
             conv: Rows::zeros(shape.conv_kernel.saturating_sub(1), channels(shape)),
             recurrent: vec![0.0; shape.value_heads * shape.key_head_dim * shape.value_head_dim],
+            drafts: DraftInputs::default(),
         }
     }
 }
@@ -168,6 +217,9 @@ mod tests {
         assert_eq!(fixed, (64 * 128 * 128 + 12_288 * 3) * 4 * 36);
         assert_eq!(fixed >> 20, 149);
         assert_eq!(state_bytes(&qwen_122b(), 1) - fixed, 24_576);
+        // Four snapshots would take 600 MB.
+        assert_eq!(draft_bytes(&qwen_122b(), 4), 4 * 36 * (12_288 + 128) * 4);
+        assert_eq!(draft_bytes(&qwen_122b(), 4) >> 20, 6);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::rows::Rows;
 use super::sequence::{Sequence, Span};
 use super::{Backbone, PREFILL_TOKENS};
 use crate::dispatch::DispatchError;
+use crate::kernel::float::Dense;
 use crate::kernel::quant::dequantise;
 use crate::model::Matrix;
 use std::time::Duration;
@@ -28,6 +29,9 @@ pub enum Want {
     Last,
     /// Every row's.
     Every,
+    /// Every row's. All rows but the first are drafts: the sequence moves past the first alone, and past as many of the
+    /// others as [`Backbone::accept`] says; the next step forgets them.
+    Drafts,
 }
 
 /// How far the hidden states of a sequence may travel.
@@ -71,8 +75,12 @@ pub struct StepOutput {
     pub logits: Vec<Rows>,
     /// Per share.
     pub served: Vec<Served>,
-    /// Time spent on routed experts that nothing else filled: computing them here, or waiting for them.
+    /// Time spent on routed experts that nothing else of the step filled: computing them here, or waiting for them.
     pub experts: Duration,
+    /// The part of it in which workers had them, whoever else was computed meanwhile.
+    pub away: Duration,
+    /// The part of it in which other threads of this machine computed them.
+    pub here: Duration,
 }
 
 /// Why a step cannot be computed. After a failure of the routed experts its sequences are lost; the other reasons are
@@ -120,6 +128,25 @@ pub enum ForwardError {
     Dispatch(#[from] DispatchError),
 }
 
+/// Logits of normed rows, cut into as many per share as `counts` says.
+pub(super) fn logits_of(head: &Dense, normed: &Rows, counts: impl ExactSizeIterator<Item = usize>) -> Vec<Rows> {
+    let mut all = Rows::default();
+    if !normed.is_empty() {
+        normed.times_into(head, &mut all);
+    }
+    if counts.len() == 1 {
+        return vec![all];
+    }
+    let mut next = 0;
+    let cut = counts.map(|count| {
+        let mut rows = Rows::default();
+        rows.pick_from(&all, next..next + count);
+        next += count;
+        rows
+    });
+    cut.collect()
+}
+
 impl Backbone {
     /// Runs all of `shares` through the model together.
     ///
@@ -152,9 +179,12 @@ impl Backbone {
         spans.clear();
         for share in shares.iter() {
             self.check_tokens(share.sequence, share.tokens)?;
-            spans.push(Span { first: tokens.len(), rows: share.tokens.len(), position: share.sequence.position });
+            let rows = share.tokens.len();
+            let drafts = if share.want == Want::Drafts { rows - 1 } else { 0 };
+            spans.push(Span { first: tokens.len(), rows, position: share.sequence.position, drafts });
             tokens.extend_from_slice(share.tokens);
         }
+        shares.iter_mut().filter(|share| share.sequence.drafts > 0).for_each(|share| self.accept(share.sequence, 0));
         reach.clear();
         reach.extend(shares.iter().map(|share| share.reach));
         generations.clear();
@@ -169,7 +199,8 @@ impl Backbone {
         let Buffers { x, input, spans, .. } = &mut *buffers;
         let eps = self.hyper().rms_eps;
         for (share, span) in shares.iter_mut().zip(spans.iter()) {
-            share.sequence.position += span.rows;
+            share.sequence.position += span.sure();
+            share.sequence.drafts = span.drafts;
         }
         if let Some(hidden) = hidden {
             x.normed_into(&self.model.weights.final_norm, eps, hidden);
@@ -177,31 +208,12 @@ impl Backbone {
         let wanted = |(share, span): (&Share<'_>, &Span)| match share.want {
             Want::Nothing => 0..0,
             Want::Last => span.first + span.rows - 1..span.first + span.rows,
-            Want::Every => span.first..span.first + span.rows,
+            Want::Every | Want::Drafts => span.first..span.first + span.rows,
         };
         input.pick_from(x, shares.iter().zip(spans.iter()).flat_map(wanted));
         input.normed_into(&self.model.weights.final_norm, eps, x);
-        output.logits = self.logits_of(x, shares.iter().zip(spans.iter()).map(|pair| wanted(pair).len()));
+        output.logits = logits_of(&self.head, x, shares.iter().zip(spans.iter()).map(|pair| wanted(pair).len()));
         Ok(output)
-    }
-
-    /// Logits of normed rows, cut into as many per share as `counts` says.
-    fn logits_of(&self, normed: &Rows, counts: impl ExactSizeIterator<Item = usize>) -> Vec<Rows> {
-        let mut all = Rows::default();
-        if !normed.is_empty() {
-            normed.times_into(&self.head, &mut all);
-        }
-        if counts.len() == 1 {
-            return vec![all];
-        }
-        let mut next = 0;
-        let cut = counts.map(|count| {
-            let mut rows = Rows::default();
-            rows.pick_from(&all, next..next + count);
-            next += count;
-            rows
-        });
-        cut.collect()
     }
 
     /// Logits after `tokens`, which follow what `sequence` has seen.
@@ -235,7 +247,7 @@ impl Backbone {
     pub async fn layer(&self, index: usize, x: Rows, sequence: &mut Sequence) -> Result<Rows, ForwardError> {
         let mut buffers = self.buffers.lend();
         buffers.spans.clear();
-        buffers.spans.push(Span { first: 0, rows: x.len(), position: sequence.position });
+        buffers.spans.push(Span { first: 0, rows: x.len(), position: sequence.position, drafts: 0 });
         buffers.reach.clear();
         buffers.reach.push(Reach::Any);
         buffers.generations.clear();

@@ -31,6 +31,8 @@ pub struct DecodeOptions {
     pub workers: Vec<Arc<dyn ExpertCompute>>,
     /// Layers that workers hold.
     pub remote_layers: Vec<u16>,
+    /// Delay between the workers and the gateway, each way.
+    pub one_way: Duration,
 }
 
 /// What was found.
@@ -48,6 +50,8 @@ pub struct DecodeBench {
     pub remote_layers: usize,
     /// Workers.
     pub workers: usize,
+    /// Round trip that was added.
+    pub rtt_ms: f64,
     /// Median time of a remote layer and step, from sending to the last partial.
     pub layer_step_p50_ms: f64,
     /// Median time of the workers' kernel in it.
@@ -122,7 +126,7 @@ pub async fn decode(options: DecodeOptions) -> Result<DecodeBench, DemoError> {
         compute: Arc::clone(&options.compute),
         workers: workers.collect(),
         remote_layers: options.remote_layers.clone(),
-        one_way: Duration::ZERO,
+        one_way: options.one_way,
         trust: TrustConfig { audit: AS_OF_OLD, ..TrustConfig::default() },
         cuttable: false,
     })
@@ -150,6 +154,7 @@ pub async fn decode(options: DecodeOptions) -> Result<DecodeBench, DemoError> {
         remote_tok_per_s: remote.tok_per_s(),
         remote_layers: options.remote_layers.len(),
         workers: worker_count,
+        rtt_ms: options.one_way.as_secs_f64() * 2e3,
         layer_step_p50_ms,
         kernel_p50_ms,
         road_p50_ms: layer_step_p50_ms - kernel_p50_ms,

@@ -3,6 +3,8 @@
 mod batch;
 mod decode;
 mod dispatch;
+mod speculate;
+mod streams;
 
 #[cfg(feature = "gpu")]
 pub use crate::kernel::bench::measure_gpu as experts_on_gpu;
@@ -12,3 +14,5 @@ pub use crate::kernel::bench::{
 pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};
 pub use dispatch::{Cell as DispatchCell, DispatchBench, DispatchBenchError, DispatchOptions, dispatch};
+pub use speculate::{SpeculateBench, SpeculateOptions, speculate};
+pub use streams::{Size, StreamsBench, StreamsBenchError, StreamsOptions, streams};

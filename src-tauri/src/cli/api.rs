@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::Speculate;
+
 /// State directory of the backbone, where its API's keys are kept.
 pub const BACKBONE_STATE: &str = "kvasir-state/backbone";
 
@@ -27,6 +29,9 @@ pub struct ApiFlags {
     /// backbone: memory for the states of running generations, e.g. 4GiB.
     #[arg(long)]
     pub state_memory: Option<String>,
+    /// backbone: who drafts tokens ahead; texts stay the same.
+    #[arg(long, value_enum)]
+    pub speculate: Option<Speculate>,
     /// backbone: most new tokens of one request.
     #[arg(long)]
     pub new_tokens_max: Option<NonZeroUsize>,

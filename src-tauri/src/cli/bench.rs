@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Device, GpuFlags, LayerSelection};
+use super::{DEMO_PROMPT, Device, GpuFlags, LayerSelection, Speculate};
 use crate::model::BlockType;
 
 /// Flags of `kvasir bench decode`.
@@ -22,9 +22,21 @@ pub struct BenchDecodeArgs {
     /// Layers of the remote run.
     #[arg(long, default_value = "all")]
     pub remote_layers: LayerSelection,
+    /// Round-trip time to add between workers and gateway, in milliseconds.
+    #[arg(long, default_value_t = 0.0)]
+    pub rtt: f64,
+    /// Streams at once through the scheduler, e.g. 16,64,256, locally and remote.
+    #[arg(long, value_delimiter = ',', conflicts_with = "batch", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub streams: Vec<u16>,
     /// Streams at once, e.g. 1,4,16,64, instead of the remote run.
-    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=128))]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
     pub batch: Vec<u16>,
+    /// One stream through workers with and without drafts, instead of the local run: who drafts.
+    #[arg(long, value_enum, conflicts_with_all = ["batch", "streams"])]
+    pub speculate: Option<Speculate>,
+    /// Text that --speculate continues (repeatable).
+    #[arg(long, requires = "speculate", default_value = DEMO_PROMPT)]
+    pub prompt: Vec<String>,
     /// Threads; all processors when absent.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -46,7 +58,7 @@ pub struct BenchPrefillArgs {
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub tokens: u32,
     /// Streams at once, e.g. 1,4,16,64.
-    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=128))]
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub batch: Vec<u16>,
     /// Threads; all processors when absent.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]

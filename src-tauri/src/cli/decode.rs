@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{Device, GpuFlags, LayerSelection, exact_type};
 use crate::model::BlockType;
@@ -53,6 +53,21 @@ pub struct DemoArgs {
     pub json: bool,
 }
 
+/// Who drafts tokens that one step of the model then judges together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Speculate {
+    /// Whichever pays most at the moment, or nobody.
+    #[default]
+    Auto,
+    /// Nobody.
+    Off,
+    /// The model's multi-token-prediction head.
+    Mtp,
+    /// What followed when the last tokens stood there before.
+    Lookup,
+}
+
 /// What the demo continues when nothing is asked for.
 pub const DEMO_PROMPT: &str = "The princess opened the door, and";
 
@@ -87,11 +102,14 @@ pub struct GenerateArgs {
     /// Seed of the sampler; drawn at random when absent.
     #[arg(long)]
     pub seed: Option<u64>,
+    /// Who drafts tokens ahead; the text stays the same.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub speculate: Speculate,
     /// Compute everything in float, the experts too.
     #[arg(long)]
     pub float: bool,
     /// Write the logits of the prompt and of its greedy continuation to this safetensors file.
-    #[arg(long, conflicts_with_all = ["temperature", "top_p", "top_k", "seed"])]
+    #[arg(long, conflicts_with_all = ["temperature", "top_p", "top_k", "seed", "speculate"])]
     pub logits: Option<PathBuf>,
     /// One JSON document on stdout.
     #[arg(long)]

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use super::{BACKBONE_API, BACKBONE_LISTEN, ConfigError, File, Peers, Trust, bytes, experts, peers, state};
-use crate::cli::{ExpertsLocal, LayerSelection, RoleFlags};
+use crate::cli::{ExpertsLocal, LayerSelection, RoleFlags, Speculate};
 use crate::model::BlockType;
 
 /// How the backbone's API serves.
@@ -19,6 +19,8 @@ pub struct Api {
     pub allow_insecure: bool,
     /// Bytes for the states of running generations, if said.
     pub state_bytes: Option<u64>,
+    /// Who drafts tokens ahead.
+    pub speculate: Speculate,
     /// Most new tokens of one request, if said.
     pub new_tokens_max: Option<NonZeroUsize>,
 }
@@ -66,6 +68,7 @@ impl Backbone {
                 tls: flags.api.cert.clone().zip(flags.api.key.clone()).or(file.api_tls_cert.zip(file.api_tls_key)),
                 allow_insecure: flags.api.allow_insecure || file.allow_insecure_api.unwrap_or(false),
                 state_bytes: bytes("--state-memory", flags.api.state_memory.as_ref(), file.state_memory)?,
+                speculate: flags.api.speculate.or(file.speculate).unwrap_or_default(),
                 new_tokens_max: flags.api.new_tokens_max.or(file.new_tokens_max),
             },
             state: state(flags, file.state, "backbone"),

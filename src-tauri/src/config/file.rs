@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{Audit, ConfigError};
-use crate::cli::{AdmissionMode, Device, ExpertsLocal, LayerSelection};
+use crate::cli::{AdmissionMode, Device, ExpertsLocal, LayerSelection, Speculate};
 use crate::types::PublicKey;
 
 /// Largest configuration file: far more than all keys need.
@@ -35,6 +35,7 @@ pub(super) struct BackboneTable {
     pub api_tls_key: Option<PathBuf>,
     pub allow_insecure_api: Option<bool>,
     pub state_memory: Option<String>,
+    pub speculate: Option<Speculate>,
     pub new_tokens_max: Option<NonZeroUsize>,
     pub state: Option<PathBuf>,
     pub remote_layers: Option<LayerSelection>,

@@ -131,6 +131,11 @@ impl Round {
         self.started
     }
 
+    /// From then to the newest answer, or to the newest failure of a request; zero where nobody was asked.
+    pub fn away(&self) -> Duration {
+        self.requests.iter().map(Request::settled).max().map_or(Duration::ZERO, |at| at - self.started)
+    }
+
     /// Bytes of work frames sent and received.
     pub fn raw_bytes(&self) -> usize {
         self.requests.iter().map(Request::raw_bytes).sum()

@@ -20,8 +20,15 @@ const FIRST_ASSIGNMENT_S: f64 = 1e-3;
 /// Weight of a new observation.
 const GAIN: f64 = 1.0 / 8.0;
 
+/// What this machine computed, and how long it took.
+pub(super) struct Computed {
+    pub parts: Vec<Part>,
+    pub partials: Vec<Partials>,
+    pub took: Duration,
+}
+
 /// Parts being computed on this machine.
-pub(super) type Computing = JoinHandle<Result<(Vec<Part>, Vec<Partials>), DispatchError>>;
+pub(super) type Computing = JoinHandle<Result<Computed, DispatchError>>;
 
 /// Whole answers being computed on this machine.
 pub(super) type Answering = JoinHandle<Result<Vec<Partials>, DispatchError>>;
@@ -68,22 +75,24 @@ impl Here {
         }
         let here = Arc::clone(self);
         Some(spawn_blocking(move || {
-            let (parts, came) = here.compute(layer, numbered(&asked))?;
-            Ok(whole(&asked, &parts, &came))
+            let computed = here.compute(layer, numbered(&asked))?;
+            Ok(whole(&asked, &computed.parts, &computed.partials))
         }))
     }
 
     /// Computes parts at once, in portions that do not bring many of a leased layer's experts into memory together.
-    fn compute(&self, layer: u16, parts: Vec<Part>) -> Result<(Vec<Part>, Vec<Partials>), DispatchError> {
-        let (mut done, mut came) = (Vec::new(), Vec::new());
+    fn compute(&self, layer: u16, parts: Vec<Part>) -> Result<Computed, DispatchError> {
+        let mut all = Computed { parts: Vec::new(), partials: Vec::new(), took: Duration::ZERO };
         for portion in portions(parts, self.experts.at_once(layer)) {
             let requests: Vec<_> = portion.iter().map(|part| part.dispatch.clone()).collect();
             let start = Instant::now();
-            came.extend(self.compute.compute(&*self.experts, layer, &requests)?);
-            self.observe(requests.iter().map(|request| request.assignments.len()).sum(), start.elapsed());
-            done.extend(portion);
+            all.partials.extend(self.compute.compute(&*self.experts, layer, &requests)?);
+            let took = start.elapsed();
+            self.observe(requests.iter().map(|request| request.assignments.len()).sum(), took);
+            all.parts.extend(portion);
+            all.took += took;
         }
-        Ok((done, came))
+        Ok(all)
     }
 }
 

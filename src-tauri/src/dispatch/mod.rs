@@ -44,6 +44,7 @@ use crate::kernel::KernelError;
 use crate::types::GenerationId;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 /// One routed expert of a row, as the router chose it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -80,13 +81,23 @@ pub struct StepSums {
     pub rows: Vec<RowSum>,
     /// Per row: assignments whose partials came from a worker and were used.
     pub remote: Vec<u32>,
+    /// From sending to the last answer of a worker; zero where none was asked.
+    pub away: Duration,
+    /// Computing on threads of this machine, while whoever waits for the sums has none of it to do.
+    pub here: Duration,
 }
 
 impl StepSums {
-    /// Sums that were all computed on this machine.
+    /// Sums that were all computed where they are awaited.
     #[must_use]
     pub fn here(rows: Vec<RowSum>) -> Self {
-        Self { remote: vec![0; rows.len()], rows }
+        let open = Self::open(rows.len());
+        Self { rows, ..open }
+    }
+
+    /// Nothing yet, of so many rows.
+    fn open(rows: usize) -> Self {
+        Self { rows: Vec::new(), remote: vec![0; rows], away: Duration::ZERO, here: Duration::ZERO }
     }
 }
 

@@ -15,7 +15,7 @@ use super::counters::{Counters, Counts};
 use super::estimate::DeadlineRule;
 use super::exact::{Form, OpenStep, Part};
 use super::fleet::{Fleet, Goods, NotReady, WorkerView};
-use super::here::{Computing, Here, joined};
+use super::here::{Computed, Computing, Here, joined};
 use super::placement::{LayerSize, Rules};
 use super::request::{Asked, Failure, Request};
 use super::stock::Stock;
@@ -256,26 +256,26 @@ impl Shared {
     }
 
     async fn sums(self: Arc<Self>, mut open: OpenStep, mut round: Round) -> Result<StepSums, DispatchError> {
-        let (mut remote, mut poison) = (vec![0; open.rows()], BTreeSet::new());
+        let (mut sums, mut poison) = (StepSums::open(open.rows()), BTreeSet::new());
         while open.is_open() {
-            self.settle(&mut open, round, &mut remote, &mut poison).await?;
+            self.settle(&mut open, round, &mut sums, &mut poison).await?;
             open.close_round();
             round = self.ask(&open, &poison);
         }
-        Ok(StepSums { rows: self.finish(open).await?, remote })
+        Ok(StepSums { rows: self.finish(open).await?, ..sums })
     }
 
     /// The sums of a step whose rounds all stay on this machine.
     async fn sums_here(self: Arc<Self>, step: MoeStep) -> Result<StepSums, DispatchError> {
         let form = self.experts.form(step.layer);
         let mut open = OpenStep::prepare(step, form, &self.experts)?;
-        let mut remote = vec![0; open.rows()];
+        let mut sums = StepSums::open(open.rows());
         while open.is_open() {
             let round = Round::here(&open);
-            self.settle(&mut open, round, &mut remote, &mut BTreeSet::new()).await?;
+            self.settle(&mut open, round, &mut sums, &mut BTreeSet::new()).await?;
             open.close_round();
         }
-        Ok(StepSums { rows: self.finish(open).await?, remote })
+        Ok(StepSums { rows: self.finish(open).await?, ..sums })
     }
 
     async fn finish(self: Arc<Self>, open: OpenStep) -> Result<Vec<RowSum>, DispatchError> {
@@ -285,13 +285,13 @@ impl Shared {
         open.finish(&self.experts)
     }
 
-    /// Brings a round home: everything that was asked for is added, from wherever it had to come. `remote` counts the
-    /// used assignments of every row that came from workers.
+    /// Brings a round home: everything that was asked for is added, from wherever it had to come. `sums` counts the
+    /// used assignments of every row that came from workers, and the time that was spent.
     async fn settle(
         self: &Arc<Self>,
         open: &mut OpenStep,
         mut round: Round,
-        remote: &mut [u32],
+        sums: &mut StepSums,
         poison: &mut BTreeSet<usize>,
     ) -> Result<(), DispatchError> {
         let mut computing = Vec::new();
@@ -302,6 +302,7 @@ impl Shared {
                 None => break,
             }
         }
+        sums.away += round.away();
         Counters::add(&self.counters.raw_bytes, round.raw_bytes());
         if !round.requests.is_empty() {
             self.counters.layer_step.record(round.started().elapsed());
@@ -323,7 +324,8 @@ impl Shared {
             request.close();
         }
         for work in computing {
-            let (parts, partials) = joined(work).await??;
+            let Computed { parts, partials, took } = joined(work).await??;
+            sums.here += took;
             open.add_all(&parts, &partials)?;
             for (part, partials) in parts.iter().zip(&partials) {
                 note_failures(&mut failed_rows, part, partials);
@@ -342,7 +344,7 @@ impl Shared {
         for request in &mut round.requests {
             for index in 0..request.asked.len() {
                 if request.asked[index].partials.is_some() {
-                    let accepted = used_assignments(&request.asked[index].part, &failed_rows, remote);
+                    let accepted = used_assignments(&request.asked[index].part, &failed_rows, &mut sums.remote);
                     Counters::add(&self.counters.assignments_remote, accepted as usize);
                     Counters::add(&self.counters.work_bytes, accepted as usize * self.work_bytes() as usize);
                     request.accept(index, accepted);

@@ -54,8 +54,8 @@ pub(super) struct Request {
     sent: Instant,
     deadline: Instant,
     unanswered: usize,
-    /// When the newest of its answers came.
-    arrived: Instant,
+    /// When the newest of its answers came, or it failed.
+    settled: Instant,
     raw_bytes: usize,
     /// What it is a part of, and who was asked before.
     wanted: Wanted,
@@ -101,7 +101,7 @@ impl Request {
             sent,
             deadline,
             unanswered,
-            arrived: sent,
+            settled: sent,
             raw_bytes,
             wanted,
             handed_on: false,
@@ -135,6 +135,11 @@ impl Request {
         self.raw_bytes
     }
 
+    /// When the newest of its answers came, or it failed.
+    pub fn settled(&self) -> Instant {
+        self.settled
+    }
+
     /// The experts that it asks for.
     pub fn experts(&self) -> &BTreeSet<u16> {
         &self.wanted.experts
@@ -156,7 +161,7 @@ impl Request {
         let Some(asked) = self.asked.get_mut(index) else { return false };
         self.raw_bytes += raw_bytes(frame);
         self.unanswered -= 1;
-        self.arrived = self.arrived.max(arrived);
+        self.settled = self.settled.max(arrived);
         match read(open, &asked.part, frame) {
             Ok(partials) => {
                 asked.partials = Some(partials);
@@ -172,7 +177,7 @@ impl Request {
 
     /// Ends the wait for its answers.
     pub fn fail(&mut self, failure: Failure, now: Instant) {
-        self.failure = Some(failure);
+        (self.failure, self.settled) = (Some(failure), now);
         match failure {
             Failure::Late => self.session.late(self.load, self.allowed(), now),
             Failure::Declined => self.session.missed(now),
@@ -222,7 +227,7 @@ impl Request {
             return;
         }
         if self.asked.iter().all(|asked| asked.partials.is_some()) {
-            self.session.on_time(self.load, self.arrived - self.sent);
+            self.session.on_time(self.load, self.settled - self.sent);
         } else {
             self.session.missed(Instant::now());
         }

@@ -124,7 +124,8 @@ pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
         stop_ids: model.hyper.eos_token_ids.clone(),
     };
     let bar = bar(args.tokens.into(), "generating");
-    let generation = runtime.block_on(backbone.generate(&prompt, &options, |_| {
+    let speculation = super::speculation(args.speculate);
+    let generation = runtime.block_on(backbone.generate_with(speculation, &prompt, &options, |_| {
         bar.inc(1);
         ControlFlow::Continue(())
     }))?;
@@ -138,6 +139,10 @@ pub fn generate(args: GenerateArgs) -> Result<ExitCode, AnyError> {
             "finish": format!("{:?}", generation.finish).to_lowercase(),
             "prefill_tok_per_s": generation.timing.prefill_tokens_per_s(),
             "tok_per_s": generation.timing.decode_tokens_per_s(),
+            "drafted": generation.tally.drafted,
+            "accepted": generation.tally.accepted,
+            "acceptance": generation.tally.acceptance(),
+            "tokens_per_step": generation.timing.tokens_per_step(),
         }))?;
     } else if model.tokenizer.is_some() {
         say(format_args!("{}{}", args.prompt.unwrap_or_default(), generation.text))?;
@@ -184,10 +189,43 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             let sizes = Sizes { batches: args.batch, tokens: args.tokens, threads, rounds };
             batches(bench::Phase::Prefill, args.model.as_deref(), &sizes, args.json)?;
         }
+        BenchCommand::Decode(args) if args.speculate.is_some() => {
+            let model = load_model(args.model.as_deref(), None)?;
+            let Some(tokenizer) = &model.tokenizer else {
+                return Err(usage("the model has no tokenizer: --speculate continues texts".to_owned()));
+            };
+            let options = bench::SpeculateOptions {
+                speculation: super::speculation(args.speculate.unwrap_or_default()),
+                prompts: args.prompt.iter().map(|text| tokenizer.encode(text)).collect::<Result<_, _>>()?,
+                remote_layers: layers(&args.remote_layers, &model)?,
+                one_way: one_way(args.rtt)?,
+                tokens: args.tokens as usize,
+                compute: device::cpu(all_threads())?,
+                workers: (0..args.workers).map(|_| device::cpu(1)).collect::<Result<_, _>>()?,
+                model: Arc::clone(&model),
+            };
+            let found = runtime()?.block_on(bench::speculate(options))?;
+            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
+        }
+        BenchCommand::Decode(args) if !args.streams.is_empty() => {
+            let model = load_model(args.model.as_deref(), None)?;
+            let options = bench::StreamsOptions {
+                remote_layers: layers(&args.remote_layers, &model)?,
+                one_way: one_way(args.rtt)?,
+                streams: list(&args.streams),
+                tokens: args.tokens as usize,
+                compute: device::cpu(all_threads())?,
+                workers: (0..args.workers).map(|_| device::cpu(1)).collect::<Result<_, _>>()?,
+                model,
+            };
+            let found = runtime()?.block_on(bench::streams(options))?;
+            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
+        }
         BenchCommand::Decode(args) => {
             let model = load_model(args.model.as_deref(), None)?;
             let options = bench::DecodeOptions {
                 remote_layers: layers(&args.remote_layers, &model)?,
+                one_way: one_way(args.rtt)?,
                 tokens: args.tokens as usize,
                 compute: device::cpu(all_threads())?,
                 workers: (0..args.workers).map(|_| device::cpu(1)).collect::<Result<_, _>>()?,

@@ -18,7 +18,8 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-use crate::cli::{Cli, Command};
+use crate::backbone::{Drafters, Speculation};
+use crate::cli::{Cli, Command, Speculate};
 use crate::config::ConfigError;
 
 /// Any error, on its way to the person who typed the command.
@@ -76,6 +77,17 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
+}
+
+/// Who drafts, as it was typed.
+fn speculation(who: Speculate) -> Speculation {
+    let drafters = match who {
+        Speculate::Auto => Drafters::Auto,
+        Speculate::Off => Drafters::Off,
+        Speculate::Mtp => Drafters::Mtp,
+        Speculate::Lookup => Drafters::Lookup,
+    };
+    Speculation { drafters, always: None }
 }
 
 /// All processors.

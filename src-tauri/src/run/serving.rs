@@ -23,7 +23,7 @@ pub(super) async fn api(
     dispatch: &RemoteDispatch,
 ) -> Result<(TcpListener, ApiConfig), AnyError> {
     let keys = KeyGuard::open(KeyFile::within(&config.state), UsageFile::within(&config.state))?;
-    let config::Api { listen, tls: files, allow_insecure, state_bytes, new_tokens_max } = &config.api;
+    let config::Api { listen, tls: files, allow_insecure, state_bytes, speculate, new_tokens_max } = &config.api;
     let tls = files.as_ref().map(|(cert, key)| tls::server_config(cert, key)).transpose()?;
     if !bind::is_loopback(listen.ip()) && !allow_insecure {
         let lacks = match (tls.is_some(), keys.is_needed()?) {
@@ -39,6 +39,7 @@ pub(super) async fn api(
         }
     }
     let mut scheduler = SchedulerConfig::default();
+    scheduler.speculation = super::speculation(*speculate);
     scheduler.state_bytes = state_bytes.unwrap_or(scheduler.state_bytes);
     let listener = bind::listen(*listen).await?;
     let dispatch = Some(dispatch.clone());

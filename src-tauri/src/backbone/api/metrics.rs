@@ -52,10 +52,20 @@ pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts
     }
     page.one("kvasir_prompt_tokens_total", "counter", "Prompt tokens read.", of(&counters.prompt_tokens));
     page.one("kvasir_new_tokens_total", "counter", "Tokens generated.", of(&counters.new_tokens));
+    page.one("kvasir_turns_total", "counter", "Times that a step gave a generation tokens.", of(&counters.turns));
+    page.one("kvasir_drafts_total", "counter", "Drafts that steps judged.", of(&counters.drafted));
+    page.one("kvasir_drafts_accepted_total", "counter", "Drafts that were right.", of(&counters.accepted));
     page.one("kvasir_steps_total", "counter", "Forward passes.", of(&counters.steps));
     page.one("kvasir_step_rows_total", "counter", "Rows of all forward passes.", of(&counters.step_rows));
     page.one("kvasir_step_seconds_total", "counter", "Time of all forward passes.", seconds(&counters.step_us));
     page.one("kvasir_experts_seconds_total", "counter", "Its part for routed experts.", seconds(&counters.experts_us));
+    page.one("kvasir_lanes", "gauge", "Forward passes under way at once.", of(&gauges.lanes));
+    page.one(
+        "kvasir_idle_seconds_total",
+        "counter",
+        "Time in which every forward pass under way waited for routed experts.",
+        seconds(&counters.idle_us),
+    );
     page.head("kvasir_assignments_total", "counter", "Routed-expert assignments, by who computed them.");
     for (by, counter) in [("worker", &counters.assignments_remote), ("backbone", &counters.assignments_local)] {
         page.line(&format!("kvasir_assignments_total{{by=\"{by}\"}}"), of(counter));

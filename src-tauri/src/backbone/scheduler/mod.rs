@@ -1,14 +1,21 @@
 //! Runs many generations together: every step takes each one's next token, and a chunk of the prompts that wait.
 //!
-//! Before: an [`Order`], a prompt and how to continue it. After: [`Event`]s, one per token, and an end.
+//! Before: an [`Order`], a prompt and how to continue it. After: [`Event`]s, one per token, and an end. While the
+//! partials of one step travel, others are computed: the streams are shared out to lanes, as many as fill the wait, and
+//! to one where nothing travels.
 //! **Promises:** what a stream gives does not depend on what runs beside it; a new prompt holds the others up for one
-//! chunk at most; a stream whose receiver is gone ends within a step; the memory of a stream is computed and taken
-//! before it starts, so that the sum never exceeds the budget. Why one thread: the model is computed by all cores
-//! anyway, and one owner of all states needs no lock.
+//! chunk at most; a stream that is ready waits for the steps under way at most before its own begins; a stream whose
+//! receiver is gone ends within a step; the memory of a stream is computed and taken before it starts, so that the sum
+//! never exceeds the budget. Why one thread: the model is computed by all cores anyway, and whoever has a state, the
+//! loop or a step, has it alone and needs no lock.
 
 mod counters;
+mod lanes;
+mod plan;
 mod run;
+mod step;
 mod stream;
+mod under_way;
 
 pub use counters::{Counters, Gauges};
 
@@ -21,15 +28,18 @@ use super::generate::{Finish, GenerateOptions};
 use super::logprobs::Logprobs;
 use super::sampler::Adjustments;
 use super::sequence::state_bytes;
+use super::speculate::{Speculation, Tally};
 use super::step::{Reach, Served};
 use super::{Backbone, ForwardError};
+use crate::model::HyperParameters;
 use crate::shutdown::Shutdown;
 
 /// Memory for the states of all streams unless told otherwise: some 20 conversations of the 122B model, and little
 /// beside its weights.
 pub const STATE_BYTES: u64 = 4 << 30;
-/// Streams at once. The logits of so many rows of the largest vocabulary take 128 MB.
-pub const STREAMS_MAX: usize = 128;
+/// Streams at once. The logits of so many rows of the largest vocabulary take 256 MB, the rows of a step a few more; the
+/// states are bounded by [`STATE_BYTES`] long before for a large model.
+pub const STREAMS_MAX: usize = 256;
 /// Streams that wait for their turn.
 pub const WAITING_MAX: usize = 384;
 /// Tokens that a slow reader may leave unread before its stream pauses.
@@ -44,11 +54,21 @@ pub struct SchedulerConfig {
     pub streams: usize,
     /// Streams that wait.
     pub waiting: usize,
+    /// How streams speculate.
+    pub speculation: Speculation,
+}
+
+impl SchedulerConfig {
+    /// Bytes that a stream of `tokens` tokens takes.
+    #[must_use]
+    pub fn stream_bytes(&self, hyper: &HyperParameters, tokens: usize) -> u64 {
+        state_bytes(hyper, tokens).saturating_add(self.speculation.bytes(hyper, tokens))
+    }
 }
 
 impl Default for SchedulerConfig {
     fn default() -> Self {
-        Self { state_bytes: STATE_BYTES, streams: STREAMS_MAX, waiting: WAITING_MAX }
+        Self { state_bytes: STATE_BYTES, streams: STREAMS_MAX, waiting: WAITING_MAX, speculation: Speculation::OFF }
     }
 }
 
@@ -100,8 +120,19 @@ pub struct Report {
     pub experts: Duration,
     /// New tokens.
     pub tokens: usize,
+    /// Its drafts that were judged.
+    pub drafts: Tally,
     /// Assignments, by who computed them.
     pub served: Served,
+}
+
+/// What a step is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// The next token of so many streams; in one lane also a chunk of prompts.
+    Decoding(usize),
+    /// A chunk of prompts alone.
+    Prompts,
 }
 
 /// Why a stream ends before its text does.
@@ -208,9 +239,9 @@ impl Scheduler {
     pub fn submit(&self, place: Place, order: Order) -> Result<mpsc::Receiver<Event>, Refused> {
         let (hyper, limit) = (&self.backbone.model().hyper, self.config.state_bytes);
         let tokens = order.prompt.len().saturating_add(order.options.max_tokens).min(hyper.context_length);
-        let needed = state_bytes(hyper, tokens);
+        let needed = self.config.stream_bytes(hyper, tokens);
         if needed > limit {
-            let (fixed, one) = (state_bytes(hyper, 0), state_bytes(hyper, 1));
+            let (fixed, one) = (self.config.stream_bytes(hyper, 0), self.config.stream_bytes(hyper, 1));
             let tokens_max = limit.saturating_sub(fixed).checked_div(one - fixed).unwrap_or(0) as usize;
             return Err(Refused::State { needed, limit, tokens, tokens_max });
         }

@@ -7,17 +7,34 @@ use tokio::time::sleep_until;
 
 use super::counters::{Counters, add};
 use super::{Accepted, Choice, Event, Order, Place, Report, StreamError};
+use crate::backbone::Backbone;
 use crate::backbone::generate::Finish;
 use crate::backbone::logprobs::Logprobs;
+use crate::backbone::rows::Rows;
 use crate::backbone::sampler::Sampler;
 use crate::backbone::sequence::Sequence;
+use crate::backbone::speculate::{DRAFTS_MAX, Drafter, Pace, Speculation};
 use crate::backbone::step::{Served, Share, Want};
-use crate::backbone::{Backbone, delta_rule};
 
 /// How long a reader may leave its queue full.
 const READER_PATIENCE: Duration = Duration::from_secs(30);
-/// Room that a step needs in the queue: the prompt's report, a token and an end.
-const ROOM: usize = 3;
+/// Room that a step needs in the queue: the prompt's report, a token, those that were drafted, and an end.
+const ROOM: usize = 3 + DRAFTS_MAX;
+
+/// What a step gave for one stream.
+#[derive(Clone, Copy)]
+pub(super) struct Given<'a> {
+    /// Rows that it had.
+    pub rows: usize,
+    /// Of its last row, if its prompt is read by now, or of its newest token and of its drafts.
+    pub logits: &'a Rows,
+    /// Its rows behind the final norm, `[rows, hidden]`; empty when nobody in the step reads them.
+    pub hidden: &'a [f32],
+    /// Its assignments.
+    pub served: Served,
+    /// Time of the step that went to routed experts.
+    pub experts: Duration,
+}
 
 /// A stream in the batch.
 pub(super) struct Stream {
@@ -26,13 +43,15 @@ pub(super) struct Stream {
     sampler: Sampler,
     /// Prompt tokens that the model has seen.
     prefilled: usize,
-    /// The newest token, which the model has not seen.
-    newest: u32,
+    /// The newest token, which the model has not seen, and the drafts behind it.
+    turn: Vec<u32>,
+    drafter: Drafter,
     events: mpsc::Sender<Event>,
     /// Bytes taken from the budget.
     pub bytes: u64,
     report: Report,
-    admitted: Instant,
+    /// When its turn came.
+    pub admitted: Instant,
     first_token: Option<Instant>,
     paused: Option<Instant>,
     /// Whether it ended, and if so, whether with its text.
@@ -42,14 +61,15 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Takes the stream's memory.
-    pub fn new(backbone: &Backbone, accepted: Accepted) -> Self {
+    pub fn new(backbone: &Backbone, speculation: Speculation, accepted: Accepted) -> Self {
         let Accepted { order, place, events, bytes, tokens, arrived } = accepted;
         let admitted = Instant::now();
         Self {
             sequence: Sequence::with_room(&backbone.model().hyper, tokens),
             sampler: Sampler::adjusted(order.options.sampling, order.adjustments.clone()),
             prefilled: 0,
-            newest: 0,
+            turn: Vec::with_capacity(1 + DRAFTS_MAX),
+            drafter: Drafter::new(backbone, speculation, &order.prompt, tokens),
             events,
             bytes,
             report: Report { queued: admitted - arrived, ..Report::default() },
@@ -67,34 +87,71 @@ impl Stream {
         self.order.prompt.len() - self.prefilled
     }
 
-    /// The rows of the next step that this stream may have of `budget`: one while it decodes; of a prompt all that is
-    /// left, or whole chunks of the delta rule, so that splitting changes no bit.
-    pub fn rows_of(&self, budget: usize) -> usize {
-        match self.prompt_left() {
-            0 => 1,
-            left if left <= budget => left,
-            _ => budget / delta_rule::CHUNK * delta_rule::CHUNK,
+    /// Decides on the drafts of its next step, if it decodes, at most `room`; the head's are still to be made.
+    pub fn plan(&mut self, room: usize, context: usize, pace: &Pace) {
+        if self.prompt_left() == 0 {
+            let new = self.order.options.max_tokens.saturating_sub(self.report.tokens);
+            let left = new.min(context.saturating_sub(self.sequence.position));
+            self.drafter.plan(room.min(left.saturating_sub(1)), pace);
         }
     }
 
-    /// Its share of a step.
+    /// Its drafts, and what chooses its tokens.
+    pub fn drafting(&mut self) -> (&mut Drafter, &Sampler) {
+        (&mut self.drafter, &self.sampler)
+    }
+
+    /// Rows of its drafts.
+    pub fn drafts(&self) -> usize {
+        self.drafter.drafts().len()
+    }
+
+    /// Its share of a step; `rows` of its prompt, if it reads one.
     pub fn share(&mut self, rows: usize) -> Share<'_> {
         let left = self.prompt_left();
-        let tokens = match left {
-            0 => std::slice::from_ref(&self.newest),
-            _ => &self.order.prompt[self.prefilled..self.prefilled + rows],
+        let (tokens, want) = match left {
+            0 => {
+                self.turn.truncate(1);
+                self.turn.extend_from_slice(self.drafter.drafts());
+                (&self.turn[..], Want::Drafts)
+            }
+            _ => {
+                let want = if rows < left { Want::Nothing } else { Want::Last };
+                (&self.order.prompt[self.prefilled..self.prefilled + rows], want)
+            }
         };
-        let want = if rows < left { Want::Nothing } else { Want::Last };
         Share { sequence: &mut self.sequence, tokens, want, reach: self.order.reach }
     }
 
-    /// Takes what a step of `rows` rows gave: `logits` are those of its last row, if the prompt is read.
-    pub fn advance(&mut self, rows: usize, logits: Option<&[f32]>, served: Served, experts: Duration, of: &Backbone) {
-        self.prefilled = (self.prefilled + rows).min(self.order.prompt.len());
+    /// Takes what a step gave for its rows, drafts included.
+    pub fn advance(&mut self, given: &Given<'_>, of: &Backbone, counters: &Counters) {
+        let Given { rows, logits, hidden, served, experts } = *given;
+        let (was_read, width) = (self.prefilled, of.model().hyper.hidden_size);
+        self.prefilled = (was_read + rows).min(self.order.prompt.len());
         self.report.served.remote += served.remote;
         self.report.served.local += served.local;
         self.report.experts += experts;
-        let Some(logits) = logits else { return };
+        if self.prefilled > was_read {
+            self.drafter.read(was_read, width, hidden);
+        }
+        if logits.is_empty() {
+            return;
+        }
+        self.time();
+        let accepted = self.take(logits, of.model().hyper.context_length, counters);
+        let tally = self.drafter.judge(accepted, self.ended.is_none());
+        self.report.drafts.add(tally);
+        add(&counters.turns, 1);
+        add(&counters.drafted, tally.drafted);
+        add(&counters.accepted, tally.accepted);
+        if self.prefilled == was_read && self.ended.is_none() {
+            let first = self.sequence.position - 1;
+            of.accept(&mut self.sequence, accepted);
+            self.drafter.read(first, width, &hidden[..hidden.len().min((accepted + 1) * width)]);
+        }
+    }
+
+    fn time(&mut self) {
         let now = Instant::now();
         match self.first_token {
             None => {
@@ -104,21 +161,37 @@ impl Stream {
             }
             Some(first) => self.report.decode = now - first,
         }
-        let token = self.sampler.choose(logits);
-        let options = &self.order.options;
-        if options.stop_ids.contains(&token) {
-            return self.end(Ok(Finish::Stop));
+    }
+
+    /// Chooses and gives out a token, and one more for every draft that was the choice; how many of these there were.
+    fn take(&mut self, logits: &Rows, context: usize, counters: &Counters) -> usize {
+        let mut accepted = 0;
+        for (row, logits) in logits.iter().enumerate() {
+            let token = self.sampler.choose(logits);
+            add(&counters.new_tokens, 1);
+            let options = &self.order.options;
+            if options.stop_ids.contains(&token) {
+                self.end(Ok(Finish::Stop));
+                break;
+            }
+            let logprobs = self.order.logprobs.map(|top| Logprobs::of(logits, token, top));
+            self.turn.clear();
+            self.turn.push(token);
+            self.drafter.push(token);
+            self.report.tokens += 1;
+            let max_tokens = options.max_tokens;
+            self.send(Event::Token(Choice { token, logprobs }, self.report));
+            if self.report.tokens >= max_tokens {
+                self.end(Ok(Finish::Length));
+            } else if self.sequence.position + row >= context {
+                self.end(Ok(Finish::Context));
+            }
+            if self.ended.is_some() || self.drafter.drafts().get(row) != Some(&token) {
+                break;
+            }
+            accepted += 1;
         }
-        let logprobs = self.order.logprobs.map(|top| Logprobs::of(logits, token, top));
-        self.newest = token;
-        self.report.tokens += 1;
-        let (max_tokens, context) = (options.max_tokens, of.model().hyper.context_length);
-        self.send(Event::Token(Choice { token, logprobs }, self.report));
-        if self.report.tokens >= max_tokens {
-            self.end(Ok(Finish::Length));
-        } else if self.sequence.position >= context {
-            self.end(Ok(Finish::Context));
-        }
+        accepted
     }
 
     /// Whether it can take part in a step: its reader has room for what comes of it.

@@ -1,0 +1,240 @@
+//! How many steps are under way at once: one computes while the partials of the others travel.
+//!
+//! Before: what steps computed, and how long workers had their experts. After: a number of lanes. With `n` of them a lap
+//! of all streams takes `max(n · compute, compute + away)`, both of a step of `streams / n` rows. A step has a cost of its
+//! own whatever its rows, so the fewest lanes win that come near the shortest lap.
+//! **Promises:** one lane when no worker has anything; the number stays while it is about right.
+
+use std::time::Duration;
+
+/// Most lanes: each keeps buffers of its own, and a worker must be able to owe an answer to every one.
+pub(super) const LANES_MAX: usize = 32;
+/// Most lanes in which prompts are read: who begins to decode waits for those that are under way.
+const PROMPT_LANES_MAX: usize = 4;
+/// A lap that is longer than the shortest by this share is as good: a lane more would bring no more than this.
+const ENOUGH: f64 = 0.01;
+/// A lap that is longer by this share makes the lanes change.
+const TOLERATED: f64 = 0.02;
+/// Weight of a new step in what steps take.
+const GAIN: f64 = 1.0 / 8.0;
+/// Weight of a new step in how that depends on rows: it is learnt while rows change and must outlast times when they
+/// do not.
+const SLOPE_GAIN: f64 = 1.0 / 256.0;
+/// Rows that differ by this share of their mean tell as much about the slope as was believed before.
+const DOUBT: f64 = 0.03;
+
+/// What a step took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    /// Its rows.
+    pub rows: usize,
+    /// Time of this machine.
+    pub compute: Duration,
+    /// Time in which workers had its experts.
+    pub away: Duration,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    compute: Line,
+    away: Line,
+    prompt_compute: Line,
+    prompt_away: Line,
+    /// Whether workers had experts of the newest step.
+    travels: bool,
+    lanes: usize,
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        let [compute, away, prompt_compute, prompt_away] = [Line::default(); 4];
+        Self { compute, away, prompt_compute, prompt_away, travels: false, lanes: 1 }
+    }
+}
+
+impl Lanes {
+    /// Learns what a step took in which streams decoded and prompts were read: a row of these costs something else.
+    pub fn mixed(&mut self, cost: Cost) {
+        self.travels = !cost.away.is_zero();
+    }
+
+    /// Whether a step has to wait for partials.
+    pub fn travels(&self) -> bool {
+        self.travels
+    }
+
+    /// Learns what a step took in which streams decoded.
+    pub fn decoded(&mut self, cost: Cost) {
+        self.mixed(cost);
+        self.compute.observe(cost.rows, cost.compute);
+        self.away.observe(cost.rows, cost.away);
+    }
+
+    /// Learns what a step took that only read prompts.
+    pub fn read(&mut self, cost: Cost) {
+        self.mixed(cost);
+        self.prompt_compute.observe(cost.rows, cost.compute);
+        self.prompt_away.observe(cost.rows, cost.away);
+    }
+
+    /// Lanes for so many decoding streams.
+    pub fn for_decoding(&mut self, streams: usize) -> usize {
+        let most = streams.clamp(1, LANES_MAX);
+        let best = (1..=most).map(|lanes| self.lap_s(streams, lanes)).fold(f64::INFINITY, f64::min);
+        let fewest = (1..=most).find(|lanes| self.lap_s(streams, *lanes) <= best * (1.0 + ENOUGH)).unwrap_or(1);
+        let now = self.lanes.min(most);
+        let stays = self.lap_s(streams, now) <= best * (1.0 + TOLERATED) && now < 2 * fewest;
+        self.lanes = if stays { now } else { fewest };
+        self.lanes
+    }
+
+    /// Lanes for so many prompts while nobody decodes: each reads chunks of full size, as many as fit a chunk's wait.
+    pub fn for_prompts(&self, prompts: usize) -> usize {
+        let (compute, away) = (self.prompt_compute.seconds, self.prompt_away.seconds);
+        let fit = if compute > 0.0 { 1 + (away / compute) as usize } else { 1 };
+        fit.min(PROMPT_LANES_MAX).min(prompts).max(1)
+    }
+
+    /// Seconds until every one of `streams` streams had a token.
+    fn lap_s(&self, streams: usize, lanes: usize) -> f64 {
+        let rows = streams as f64 / lanes as f64;
+        // Nothing known of a step's own cost: more lanes show what it is. And partials travel no faster for being few.
+        let compute = self.compute.at(rows, self.compute.seconds / self.compute.rows.max(1.0));
+        let away = self.away.at(rows, 0.0);
+        (compute * lanes as f64).max(compute + away)
+    }
+}
+
+/// Seconds by rows, as a straight line through what was seen lately.
+#[derive(Clone, Copy, Default, Debug)]
+struct Line {
+    rows: f64,
+    seconds: f64,
+    /// Mean square of the rows' distance from their mean.
+    spread: f64,
+    /// The same of rows with seconds.
+    joint: f64,
+}
+
+impl Line {
+    fn observe(&mut self, rows: usize, took: Duration) {
+        let (rows, seconds) = (rows as f64, took.as_secs_f64());
+        if self.rows == 0.0 {
+            *self = Self { rows, seconds, ..Self::default() };
+            return;
+        }
+        let (more_rows, more_seconds) = (rows - self.rows, seconds - self.seconds);
+        self.rows += GAIN * more_rows;
+        self.seconds += GAIN * more_seconds;
+        self.spread += SLOPE_GAIN * (more_rows * more_rows - self.spread);
+        self.joint += SLOPE_GAIN * (more_rows * more_seconds - self.joint);
+    }
+
+    /// Seconds of a step of `rows` rows; its slope is `believed` as far as nothing else was seen, and none that makes
+    /// steps cheaper by more rows or free without any.
+    fn at(&self, rows: f64, believed: f64) -> f64 {
+        if self.rows == 0.0 {
+            return 0.0;
+        }
+        let doubt = (DOUBT * self.rows).powi(2);
+        let slope = (self.joint + doubt * believed) / (self.spread + doubt);
+        self.seconds + slope.clamp(0.0, self.seconds / self.rows) * (rows - self.rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine on which a step takes this long, and on which no lane waits for another's computing.
+    #[derive(Clone, Copy)]
+    struct Machine {
+        step_ms: f64,
+        row_ms: f64,
+        away_ms: f64,
+    }
+
+    impl Machine {
+        fn cost(self, rows: usize) -> Cost {
+            let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
+            let compute = ms(self.step_ms + self.row_ms * rows as f64);
+            Cost { rows, compute, away: ms(self.away_ms) }
+        }
+
+        fn lap_ms(self, streams: usize, lanes: usize) -> f64 {
+            let compute = self.step_ms + self.row_ms * streams as f64 / lanes as f64;
+            (compute * lanes as f64).max(compute + self.away_ms)
+        }
+    }
+
+    /// The lanes of so many laps, one entry each.
+    fn run(lanes: &mut Lanes, machine: Machine, streams: usize, laps: usize) -> Vec<usize> {
+        let lap = |_| {
+            let now = lanes.for_decoding(streams);
+            for lane in 0..now {
+                lanes.decoded(machine.cost(streams / now + usize::from(lane < streams % now)));
+            }
+            now
+        };
+        (0..laps).map(lap).collect()
+    }
+
+    #[test]
+    fn the_lap_comes_near_the_shortest_one_and_stays_there() {
+        for (step_ms, row_ms, away_ms) in [(0.5, 0.2, 200.0), (5.0, 1.0, 50.0), (20.0, 0.1, 13.0), (300.0, 5.0, 650.0)]
+        {
+            let machine = Machine { step_ms, row_ms, away_ms };
+            for streams in [1, 2, 16, 64, 256] {
+                let mut lanes = Lanes::default();
+                let seen = run(&mut lanes, machine, streams, 40);
+                let best = (1..=streams.min(LANES_MAX)).map(|n| machine.lap_ms(streams, n)).fold(f64::MAX, f64::min);
+                for now in &seen[20..] {
+                    let lap = machine.lap_ms(streams, *now);
+                    assert!(lap <= 1.05 * best, "{streams} streams, {now} lanes: {lap} ms, at best {best} ms");
+                }
+                let changes = seen[20..].windows(2).filter(|pair| pair[0] != pair[1]).count();
+                assert!(changes <= 1, "{streams} streams: {seen:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_computes_nothing_beside_its_wait_stays_together() {
+        let machine = Machine { step_ms: 0.5, row_ms: 0.1, away_ms: 200.0 };
+        assert_eq!(run(&mut Lanes::default(), machine, 16, 30), [1; 30]);
+        assert_eq!(run(&mut Lanes::default(), machine, 1, 30), [1; 30]);
+    }
+
+    #[test]
+    fn lanes_return_to_one_when_workers_have_nothing() {
+        let mut lanes = Lanes::default();
+        let far = Machine { step_ms: 1.0, row_ms: 0.2, away_ms: 200.0 };
+        assert!(run(&mut lanes, far, 256, 20)[19] > 4);
+        let near = Machine { away_ms: 0.0, ..far };
+        let seen = run(&mut lanes, near, 256, 60);
+        assert_eq!(seen[30..], [1; 30], "{seen:?}");
+        assert_eq!(run(&mut Lanes::default(), near, 256, 20), [1; 20]);
+    }
+
+    #[test]
+    fn fewer_streams_have_fewer_lanes() {
+        let mut lanes = Lanes::default();
+        let machine = Machine { step_ms: 0.5, row_ms: 0.3, away_ms: 200.0 };
+        let many = run(&mut lanes, machine, 256, 20)[19];
+        let few = run(&mut lanes, machine, 16, 5)[4];
+        assert!(many > 8 && few <= 4, "{many}, {few}");
+        assert_eq!(lanes.for_decoding(0), 1);
+    }
+
+    #[test]
+    fn prompts_fill_the_wait_of_a_chunk() {
+        let mut lanes = Lanes::default();
+        assert_eq!(lanes.for_prompts(9), 1);
+        let chunk = |away| Cost { rows: 512, compute: Duration::from_millis(100), away: Duration::from_millis(away) };
+        lanes.read(chunk(250));
+        assert_eq!((lanes.for_prompts(1), lanes.for_prompts(2), lanes.for_prompts(9)), (1, 2, 3));
+        (0..60).for_each(|_| lanes.read(chunk(0)));
+        assert_eq!(lanes.for_prompts(9), 1);
+    }
+}

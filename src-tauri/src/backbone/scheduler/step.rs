@@ -1,0 +1,157 @@
+//! One step of some streams, from their rows to their tokens; it owns them until it ends.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::counters::{Counters, add, add_time};
+use super::lanes::Cost;
+use super::stream::{Given, Stream};
+use super::{Purpose, STREAMS_MAX, StreamError};
+use crate::backbone::speculate::{Load, Pace};
+use crate::backbone::step::{Share, StepOutput};
+use crate::backbone::{Backbone, ForwardError, Rows};
+use crate::kernel::Crew;
+
+/// Work of choosing, in multiplications per logit.
+const CHOICE_WORK: usize = 2;
+/// Drafts of all streams of a step: their logits take no more memory than those of the most streams.
+const DRAFT_ROWS_MAX: usize = STREAMS_MAX;
+
+/// A stream and its rows of a step.
+pub(super) type Member = (Stream, usize);
+
+/// A step that ended.
+pub(super) struct Stepped {
+    /// Its streams, moved on, or ended with its error.
+    pub streams: Vec<Stream>,
+    /// Whom it was for.
+    pub purpose: Purpose,
+    /// What it took; unknown when it failed.
+    pub cost: Option<Cost>,
+}
+
+/// What all steps share.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub backbone: Arc<Backbone>,
+    pub counters: Arc<Counters>,
+    pub pace: Arc<Mutex<Pace>>,
+}
+
+impl Common {
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs a step of `members`; `decoders` streams decode in it and in those beside it.
+pub(super) async fn run(common: Common, mut members: Vec<Member>, purpose: Purpose, decoders: usize) -> Stepped {
+    let (start, mut compute) = (Instant::now(), Duration::ZERO);
+    let Common { backbone, counters, .. } = &common;
+    let streams = members.len();
+    timed(&mut compute, draft(&common, &mut members)).await;
+    let (began, mut hidden) = (Instant::now(), Rows::default());
+    let prompts = members.iter().filter(|(stream, _)| stream.prompt_left() > 0);
+    let prompt_rows: usize = prompts.map(|(_, rows)| *rows).sum();
+    let rows: usize = members.iter().map(|(_, rows)| *rows).sum();
+    let drafts: usize = members.iter().map(|(stream, _)| stream.drafts()).sum();
+    let reads_hidden = members.iter_mut().any(|(stream, _)| stream.drafting().0.reads_hidden());
+    let stepped = {
+        let mut shares: Vec<Share<'_>> = members.iter_mut().map(|(stream, rows)| stream.share(*rows)).collect();
+        let step = async {
+            if reads_hidden {
+                backbone.step_with_hidden(&mut shares, &mut hidden).await
+            } else {
+                backbone.step(&mut shares).await
+            }
+        };
+        timed(&mut compute, step).await
+    };
+    add(&counters.steps, 1);
+    add(&counters.step_rows, rows as u64);
+    add_time(&counters.step_us, start.elapsed());
+    let cost = match stepped {
+        Ok(output) => {
+            add(&counters.prompt_tokens, prompt_rows as u64);
+            let chosen = Instant::now();
+            if prompt_rows == 0 {
+                common.pace().stepped(Load { here: streams, all: decoders }, rows, began.elapsed());
+            }
+            advance(&common, &mut members, &output, &hidden);
+            compute += chosen.elapsed() + output.here;
+            // Lanes share out streams: what its drafts cost is a part of what a stream costs.
+            Some(Cost { rows: rows - drafts, compute, away: output.away })
+        }
+        Err(error) => {
+            fail(&mut members, error);
+            None
+        }
+    };
+    Stepped { streams: members.into_iter().map(|(stream, _)| stream).collect(), purpose, cost }
+}
+
+/// Awaits `work`, adding to `compute` the time that it computed in.
+async fn timed<T>(compute: &mut Duration, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        let polled = Instant::now();
+        let done = work.as_mut().poll(context);
+        *compute += polled.elapsed();
+        done
+    })
+    .await
+}
+
+/// Makes the drafts of the decoding members and gives them rows.
+async fn draft(common: &Common, members: &mut [Member]) {
+    let mut room = DRAFT_ROWS_MAX;
+    {
+        let pace = common.pace();
+        let context = common.backbone.model().hyper.context_length;
+        for (stream, _) in members.iter_mut() {
+            stream.plan(room, context, &pace);
+            room -= stream.drafting().0.planned();
+        }
+    }
+    let mut drafters: Vec<_> = members.iter_mut().map(|(stream, _)| stream.drafting()).collect();
+    let making = common.backbone.make_drafts(&mut drafters).await;
+    common.pace().made(making);
+    members.iter_mut().for_each(|(stream, rows)| *rows += stream.drafts());
+}
+
+/// Gives every stream its tokens.
+fn advance(common: &Common, members: &mut [Member], output: &StepOutput, hidden: &Rows) {
+    let Common { backbone, counters, .. } = common;
+    add_time(&counters.experts_us, output.experts);
+    for served in &output.served {
+        add(&counters.assignments_remote, served.remote);
+        add(&counters.assignments_local, served.local);
+    }
+    let mut first = 0;
+    let parts: Vec<&[f32]> = members
+        .iter()
+        .map(|(_, rows)| {
+            first += rows;
+            if hidden.is_empty() { &[][..] } else { hidden.part(first - rows, *rows) }
+        })
+        .collect();
+    let logits: usize = output.logits.iter().map(|rows| rows.values().len()).sum();
+    let given = members.iter_mut().zip(&output.logits).zip(&output.served).zip(parts);
+    Crew::all().each(
+        CHOICE_WORK * logits,
+        given,
+        || (),
+        |(), ((((stream, rows), logits), served), hidden)| {
+            let given = Given { rows: *rows, logits, hidden, served: *served, experts: output.experts };
+            stream.advance(&given, backbone, counters);
+        },
+    );
+}
+
+fn fail(members: &mut [Member], error: ForwardError) {
+    tracing::error!(%error, streams = members.len(), "a step failed");
+    let error = Arc::new(error);
+    members.iter_mut().for_each(|(stream, _)| stream.end(Err(StreamError::Step(Arc::clone(&error)))));
+}

@@ -1,0 +1,331 @@
+//! Many streams through the scheduler, locally and through far workers: what waits cost when there is other work.
+//!
+//! Figures are of the time in which all streams decode: from the first token of the last of them to the first end. The
+//! bound is what no scheduler can pass: the local aggregate, and every stream's own round trips and step.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+
+use super::decode::AS_OF_OLD;
+use crate::backbone::scheduler::{Counters, Event, Refused, StreamError};
+use crate::backbone::{Adjustments, Backbone, GenerateOptions, Order, Reach, Sampling, Scheduler, SchedulerConfig};
+use crate::demo::DemoError;
+use crate::demo::network::{Network, NetworkOptions};
+use crate::dispatch::{LocalDispatch, Mode, TrustConfig};
+use crate::kernel::ExpertCompute;
+use crate::model::Model;
+use crate::shutdown;
+
+/// Longest wait for the workers' slices.
+const READY: Duration = Duration::from_secs(600);
+/// Prompt of a stream: as short as a question.
+const QUESTION_TOKENS: usize = 16;
+
+/// What to measure.
+pub struct StreamsOptions {
+    /// The model.
+    pub model: Arc<Model>,
+    /// The backbone's kernel.
+    pub compute: Arc<dyn ExpertCompute>,
+    /// One worker each.
+    pub workers: Vec<Arc<dyn ExpertCompute>>,
+    /// Layers that workers hold.
+    pub remote_layers: Vec<u16>,
+    /// Delay between the workers and the gateway, each way.
+    pub one_way: Duration,
+    /// Streams at once, one pair of runs each.
+    pub streams: Vec<usize>,
+    /// New tokens of each stream.
+    pub tokens: usize,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StreamsBench {
+    /// Model name.
+    pub model: String,
+    /// Round trip that was added.
+    pub rtt_ms: f64,
+    /// Remote layers.
+    pub remote_layers: usize,
+    /// Workers.
+    pub workers: usize,
+    /// Prompt tokens of each stream.
+    pub prompt_tokens: usize,
+    /// New tokens of each stream.
+    pub tokens: usize,
+    /// A local step of one stream.
+    pub local_step_ms: f64,
+    /// One per number of streams.
+    pub sizes: Vec<Size>,
+}
+
+/// So many streams.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Size {
+    /// Streams at once.
+    pub streams: usize,
+    /// New tokens of all of them, without workers.
+    pub local_tok_per_s: f64,
+    /// The same through workers.
+    pub remote_tok_per_s: f64,
+    /// `min(local, streams / (remote layers · round trip + local step of one stream))`.
+    pub bound_tok_per_s: f64,
+    /// Remote by bound.
+    pub of_bound: f64,
+    /// Steps under way at once, on average.
+    pub lanes: f64,
+    /// Share of the time in which the backbone computed nothing.
+    pub idle_share: f64,
+    /// Time between two tokens of a stream.
+    pub gap_p50_ms: f64,
+    /// The same that one gap in a hundred exceeds.
+    pub gap_p99_ms: f64,
+    /// Streams whose tokens are those of the local run.
+    pub streams_identical: usize,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamsBenchError {
+    /// A network that does not come up.
+    #[error(transparent)]
+    Network(#[from] DemoError),
+    /// An order that the scheduler does not take.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// A stream that failed.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// A reader that did not come to its end.
+    #[error("a reader of a stream did not end: {0}")]
+    Reader(#[from] JoinError),
+    /// Streams that did not decode together.
+    #[error(
+        "expected a time in which all {streams} streams decode, got none: ask for more than {tokens} with --tokens"
+    )]
+    NoWindow {
+        /// Streams.
+        streams: usize,
+        /// Tokens of each.
+        tokens: usize,
+    },
+}
+
+/// The scheduler's counters at one moment.
+#[derive(Clone, Copy)]
+struct Mark {
+    at: Instant,
+    new_tokens: u64,
+    step_us: u64,
+    idle_us: u64,
+}
+
+impl Mark {
+    fn of(counters: &Counters) -> Self {
+        let at = Instant::now();
+        let (new_tokens, step_us) = (counters.new_tokens.load(Relaxed), counters.step_us.load(Relaxed));
+        Self { at, new_tokens, step_us, idle_us: counters.idle_us.load(Relaxed) }
+    }
+}
+
+/// The time in which all streams decode.
+struct Window {
+    scheduler: Scheduler,
+    to_begin: AtomicUsize,
+    start: OnceLock<Mark>,
+    end: OnceLock<Mark>,
+}
+
+/// Tokens of a stream, and the gaps between them within the window.
+#[derive(Default)]
+struct Read {
+    tokens: Vec<u32>,
+    gaps: Vec<Duration>,
+}
+
+/// One run.
+struct Run {
+    tok_per_s: f64,
+    lanes: f64,
+    idle_share: f64,
+    streams: Vec<Vec<u32>>,
+    gaps: Vec<Duration>,
+}
+
+/// Measures.
+///
+/// # Errors
+/// A network that does not come up, or streams that fail.
+pub async fn streams(options: StreamsOptions) -> Result<StreamsBench, StreamsBenchError> {
+    let StreamsOptions { model, compute, workers, remote_layers, one_way, streams, tokens } = options;
+    let network = NetworkOptions {
+        model: Arc::clone(&model),
+        compute: Arc::clone(&compute),
+        workers: workers.into_iter().map(Into::into).collect(),
+        remote_layers: remote_layers.clone(),
+        one_way,
+        trust: TrustConfig { audit: AS_OF_OLD, ..TrustConfig::default() },
+        cuttable: false,
+    };
+    let network = Network::start(network).await?;
+    let workers = network.wallets().len();
+    network.dispatch.wait_ready(workers, READY).await.map_err(DemoError::from)?;
+    let local = LocalDispatch::new(Arc::clone(&model), compute, Mode::Exact);
+    let backbone = |dispatch| Backbone::new(Arc::clone(&model), dispatch).map(Arc::new).map_err(DemoError::from);
+    let local = backbone(Arc::new(local))?;
+    let remote = backbone(Arc::new(network.dispatch.clone()))?;
+
+    let local_step_s = 1.0 / run(&local, 1, tokens).await?.tok_per_s;
+    let laps_s = remote_layers.len() as f64 * 2.0 * one_way.as_secs_f64();
+    let mut sizes = Vec::with_capacity(streams.len());
+    for streams in streams {
+        let (near, far) = (run(&local, streams, tokens).await?, run(&remote, streams, tokens).await?);
+        let bound = near.tok_per_s.min(streams as f64 / (laps_s + local_step_s));
+        sizes.push(Size::of(&near, far, bound));
+    }
+    network.stop().await?;
+    Ok(StreamsBench {
+        model: model.name.clone(),
+        rtt_ms: one_way.as_secs_f64() * 2e3,
+        remote_layers: remote_layers.len(),
+        workers,
+        prompt_tokens: QUESTION_TOKENS,
+        tokens,
+        local_step_ms: local_step_s * 1e3,
+        sizes,
+    })
+}
+
+/// The prompt of stream `n`: other tokens for each, so that they meet different experts.
+fn order(backbone: &Backbone, n: usize, tokens: usize) -> Order {
+    let vocab = backbone.model().weights.embedding.rows;
+    Order {
+        prompt: (0..QUESTION_TOKENS).map(|i| ((i * 7919 + n * 104_729) % vocab) as u32).collect(),
+        options: GenerateOptions { max_tokens: tokens, sampling: Sampling::GREEDY, stop_ids: Vec::new() },
+        adjustments: Adjustments::default(),
+        reach: Reach::Any,
+        logprobs: None,
+    }
+}
+
+async fn run(backbone: &Arc<Backbone>, streams: usize, tokens: usize) -> Result<Run, StreamsBenchError> {
+    let (stop, shutdown) = shutdown::channel();
+    let config = SchedulerConfig { streams, state_bytes: u64::MAX, ..SchedulerConfig::default() };
+    let window = Arc::new(Window {
+        scheduler: Scheduler::start(Arc::clone(backbone), config, shutdown),
+        to_begin: AtomicUsize::new(streams),
+        start: OnceLock::new(),
+        end: OnceLock::new(),
+    });
+    let mut readers = JoinSet::new();
+    for n in 0..streams {
+        let events = window.scheduler.submit(window.scheduler.place()?, order(backbone, n, tokens))?;
+        let window = Arc::clone(&window);
+        readers.spawn(async move { (n, window.read(events).await) });
+    }
+    let (mut all, mut gaps) = (vec![Vec::new(); streams], Vec::new());
+    while let Some(read) = readers.join_next().await {
+        let (n, read) = read?;
+        let read = read?;
+        all[n] = read.tokens;
+        gaps.extend(read.gaps);
+    }
+    stop.fire();
+    let marks = window.start.get().zip(window.end.get()).filter(|(start, end)| start.new_tokens < end.new_tokens);
+    let (start, end) = marks.ok_or(StreamsBenchError::NoWindow { streams, tokens })?;
+    let took_s = (end.at - start.at).as_secs_f64();
+    let share = |from: u64, to: u64| (to - from) as f64 / 1e6 / took_s;
+    Ok(Run {
+        tok_per_s: (end.new_tokens - start.new_tokens) as f64 / took_s,
+        lanes: share(start.step_us, end.step_us),
+        idle_share: share(start.idle_us, end.idle_us),
+        streams: all,
+        gaps,
+    })
+}
+
+impl Window {
+    async fn read(&self, mut events: mpsc::Receiver<Event>) -> Result<Read, StreamError> {
+        let (mut read, mut newest) = (Read::default(), None);
+        while let Some(event) = events.recv().await {
+            match event {
+                Event::Prefilled(_) => {}
+                Event::Token(choice, _) => {
+                    if read.tokens.is_empty() && self.to_begin.fetch_sub(1, Relaxed) == 1 {
+                        self.start.get_or_init(|| Mark::of(self.scheduler.counters()));
+                    }
+                    read.tokens.push(choice.token);
+                    let now = Instant::now();
+                    let before = newest.replace(now).filter(|_| self.is_open());
+                    read.gaps.extend(before.map(|before| now - before));
+                }
+                Event::End(end) => {
+                    self.end.get_or_init(|| Mark::of(self.scheduler.counters()));
+                    end?;
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    fn is_open(&self) -> bool {
+        self.start.get().is_some() && self.end.get().is_none()
+    }
+}
+
+impl Size {
+    fn of(near: &Run, mut far: Run, bound: f64) -> Self {
+        far.gaps.sort_unstable();
+        let gap_ms = |part: f64| {
+            let index = (part * far.gaps.len() as f64) as usize;
+            far.gaps.get(index).map_or(0.0, |gap| gap.as_secs_f64() * 1e3)
+        };
+        Self {
+            streams: far.streams.len(),
+            local_tok_per_s: near.tok_per_s,
+            remote_tok_per_s: far.tok_per_s,
+            bound_tok_per_s: bound,
+            of_bound: far.tok_per_s / bound,
+            lanes: far.lanes,
+            idle_share: far.idle_share,
+            gap_p50_ms: gap_ms(0.5),
+            gap_p99_ms: gap_ms(0.99),
+            streams_identical: near.streams.iter().zip(&far.streams).filter(|(near, far)| near == far).count(),
+        }
+    }
+}
+
+impl fmt::Display for StreamsBench {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {} tokens a stream, {} remote layers on {} workers at {} ms, local step of one stream {:.2} ms",
+            self.model, self.tokens, self.remote_layers, self.workers, self.rtt_ms, self.local_step_ms
+        )?;
+        for size in &self.sizes {
+            write!(
+                f,
+                "\n  {:4} streams  local {:8.1} tok/s  remote {:8.1} tok/s, {:.2} of its bound {:8.1}\n                \
+                 {:.1} lanes, idle {:.0} %, a token every {:.0} ms (p99 {:.0} ms), {} streams identical",
+                size.streams,
+                size.local_tok_per_s,
+                size.remote_tok_per_s,
+                size.of_bound,
+                size.bound_tok_per_s,
+                size.lanes,
+                100.0 * size.idle_share,
+                size.gap_p50_ms,
+                size.gap_p99_ms,
+                size.streams_identical
+            )?;
+        }
+        Ok(())
+    }
+}
