@@ -150,3 +150,23 @@ fn bench_measures_batches() {
         assert!(found["batches"][1]["tok_per_s"].as_f64() > Some(0.0), "{found}");
     }
 }
+
+#[test]
+fn bench_measures_steps_through_the_network() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let args = ["bench", "dispatch", "--rows", "1,32", "--rtt", "0,13", "--layers", "1,4", "--seconds", "0", "--json"];
+    let output = kvasir(dir.path(), &args).output().expect("bench runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    let number = |cell: &Value, name: &str| cell[name].as_f64().expect("a number");
+    let cells = found["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 8);
+    for cell in cells {
+        let per_pass = number(cell, "rows") * number(cell, "layers") * number(&found, "experts_per_row");
+        assert_eq!(number(cell, "assignments_remote"), number(cell, "passes") * per_pass, "{cell}");
+        assert!(number(cell, "p50_ms") >= number(cell, "rtt_ms") * number(cell, "layers"), "{cell}");
+        assert!(number(cell, "wire_bytes_per_row") > 0.0, "{cell}");
+    }
+    let output = kvasir(dir.path(), &["bench", "dispatch", "--layers", "5"]).output().expect("bench runs");
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("expected at most 4 layers"));
+}

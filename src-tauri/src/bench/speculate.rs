@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::decode::AS_OF_OLD;
+use super::decode::{AS_OF_OLD, READY};
 use crate::backbone::generate::GenerateError;
 use crate::backbone::{Backbone, GenerateOptions, Sampling, Speculation, Tally};
 use crate::demo::DemoError;
@@ -15,9 +15,6 @@ use crate::demo::network::{Network, NetworkOptions};
 use crate::dispatch::TrustConfig;
 use crate::kernel::ExpertCompute;
 use crate::model::Model;
-
-/// Longest wait for the workers' slices.
-const READY: Duration = Duration::from_secs(600);
 
 /// What to measure.
 pub struct SpeculateOptions {

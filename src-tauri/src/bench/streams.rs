@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 
-use super::decode::AS_OF_OLD;
+use super::decode::{AS_OF_OLD, READY};
 use crate::backbone::scheduler::{Counters, Event, Refused, StreamError};
 use crate::backbone::{Adjustments, Backbone, GenerateOptions, Order, Reach, Sampling, Scheduler, SchedulerConfig};
 use crate::demo::DemoError;
@@ -22,8 +22,6 @@ use crate::kernel::ExpertCompute;
 use crate::model::Model;
 use crate::shutdown;
 
-/// Longest wait for the workers' slices.
-const READY: Duration = Duration::from_secs(600);
 /// Prompt of a stream: as short as a question.
 const QUESTION_TOKENS: usize = 16;
 
