@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -13,15 +13,10 @@ use super::loading::{load_model, read_ahead};
 use super::progress::bar;
 use super::{AnyError, all_threads, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
-use crate::bench;
-use crate::cli::{
-    BenchCommand, BenchDenseArgs, BenchExpertsArgs, DemoArgs, Device, GenerateArgs, GpuArgs, GpuFlags, LayerSelection,
-    LedgerCommand, WalletCommand,
-};
+use crate::cli::{DemoArgs, GenerateArgs, GpuArgs, LayerSelection, LedgerCommand, WalletCommand};
 use crate::config::parse_duration;
 use crate::demo::{self, DemoOptions};
 use crate::dispatch::{LocalDispatch, Mode};
-use crate::kernel::{CpuPath, Crew};
 use crate::ledger::Ledger;
 use crate::model::{Model, Reach};
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
@@ -166,169 +161,6 @@ fn sampling(args: &GenerateArgs) -> Result<Sampling, AnyError> {
     Ok(Sampling { temperature, top_p: args.top_p, top_k: args.top_k as usize, seed })
 }
 
-/// `kvasir bench …`.
-pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
-    match command {
-        BenchCommand::Experts(args) => {
-            let json = args.json;
-            let found = bench_experts(args)?;
-            if json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
-        }
-        BenchCommand::Dense(args) => {
-            let json = args.json;
-            let found = bench_dense(args)?;
-            if json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
-        }
-        BenchCommand::Decode(args) if !args.batch.is_empty() => {
-            let (threads, rounds) = (args.threads, args.rounds);
-            let sizes = Sizes { batches: args.batch, tokens: args.tokens, threads, rounds };
-            batches(bench::Phase::Decode, args.model.as_deref(), &sizes, args.json)?;
-        }
-        BenchCommand::Prefill(args) => {
-            let (threads, rounds) = (args.threads, args.rounds);
-            let sizes = Sizes { batches: args.batch, tokens: args.tokens, threads, rounds };
-            batches(bench::Phase::Prefill, args.model.as_deref(), &sizes, args.json)?;
-        }
-        BenchCommand::Decode(args) if args.speculate.is_some() => {
-            let model = load_model(args.model.as_deref(), None)?;
-            let Some(tokenizer) = &model.tokenizer else {
-                return Err(usage("the model has no tokenizer: --speculate continues texts".to_owned()));
-            };
-            let options = bench::SpeculateOptions {
-                speculation: super::speculation(args.speculate.unwrap_or_default()),
-                prompts: args.prompt.iter().map(|text| tokenizer.encode(text)).collect::<Result<_, _>>()?,
-                remote_layers: layers(&args.remote_layers, &model)?,
-                one_way: one_way(args.rtt)?,
-                tokens: args.tokens as usize,
-                compute: device::cpu(all_threads())?,
-                workers: (0..args.workers).map(|_| device::cpu(1)).collect::<Result<_, _>>()?,
-                model: Arc::clone(&model),
-            };
-            let found = runtime()?.block_on(bench::speculate(options))?;
-            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
-        }
-        BenchCommand::Decode(args) if !args.streams.is_empty() => {
-            let model = load_model(args.model.as_deref(), None)?;
-            let options = bench::StreamsOptions {
-                remote_layers: layers(&args.remote_layers, &model)?,
-                one_way: one_way(args.rtt)?,
-                streams: list(&args.streams),
-                tokens: args.tokens as usize,
-                compute: device::cpu(all_threads())?,
-                workers: (0..args.workers).map(|_| device::cpu(1)).collect::<Result<_, _>>()?,
-                model,
-            };
-            let found = runtime()?.block_on(bench::streams(options))?;
-            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
-        }
-        BenchCommand::Decode(args) => {
-            let model = load_model(args.model.as_deref(), None)?;
-            let options = bench::DecodeOptions {
-                remote_layers: layers(&args.remote_layers, &model)?,
-                one_way: one_way(args.rtt)?,
-                tokens: args.tokens as usize,
-                compute: device::cpu(all_threads())?,
-                workers: (0..args.workers).map(|_| device::cpu(1)).collect::<Result<_, _>>()?,
-                model,
-            };
-            let found = runtime()?.block_on(bench::decode(options))?;
-            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
-        }
-        BenchCommand::Dispatch(args) => {
-            let threads = args.threads.map_or_else(all_threads, usize::from);
-            let round_trips = args.rtt.iter().map(|rtt| Ok(2 * one_way(*rtt)?)).collect::<Result<_, AnyError>>()?;
-            let options = bench::DispatchOptions {
-                model: load_model(args.model.as_deref(), None)?,
-                compute: device::cpu(threads)?,
-                workers: (0..args.workers).map(|_| device::cpu(threads)).collect::<Result<_, _>>()?,
-                rows: list(&args.rows),
-                round_trips,
-                layers: args.layers,
-                time: Duration::from_secs(args.seconds.into()),
-            };
-            let found = runtime()?.block_on(bench::dispatch(options))?;
-            if args.json { say(serde_json::to_string_pretty(&found)?)? } else { say(&found)? }
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// How much of what is measured with several streams.
-struct Sizes {
-    batches: Vec<u16>,
-    tokens: u32,
-    threads: Option<u16>,
-    rounds: u16,
-}
-
-/// Several streams at once.
-fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &Sizes, json: bool) -> Result<(), AnyError> {
-    let threads = sizes.threads.map_or_else(all_threads, usize::from);
-    Crew::choose(threads)?;
-    let options = bench::BatchOptions {
-        started: Instant::now(),
-        model: load_model(model, None)?,
-        compute: device::cpu(threads)?,
-        threads,
-        phase,
-        batches: sizes.batches.iter().map(|size| usize::from(*size)).collect(),
-        tokens: sizes.tokens as usize,
-        rounds: sizes.rounds.into(),
-    };
-    let found = runtime()?.block_on(bench::batches(options))?;
-    if json {
-        say(serde_json::to_string_pretty(&found)?)?
-    } else {
-        say(&found)?
-    }
-    Ok(())
-}
-
-/// `kvasir bench dense`.
-fn bench_dense(args: BenchDenseArgs) -> Result<bench::DenseBench, AnyError> {
-    if let Some(threads) = args.threads {
-        Crew::choose(threads.into())?;
-    }
-    let (rows, rounds) = (list(&args.rows), args.rounds.into());
-    let shape = [args.output as usize, args.input as usize];
-    Ok(bench::dense_on_cpu(&bench::DenseOptions { shape, types: args.types, rows, rounds })?)
-}
-
-/// `kvasir bench experts`.
-fn bench_experts(args: BenchExpertsArgs) -> Result<bench::ExpertsBench, AnyError> {
-    let threads = if args.threads.is_empty() { vec![all_threads()] } else { list(&args.threads) };
-    let paths = if args.all_paths { CpuPath::supported() } else { vec![CpuPath::detect()?] };
-    let (rows, rounds) = (list(&args.rows), args.rounds.into());
-    let options = bench::BenchOptions { types: args.types, rows, threads, paths, rounds, ..Default::default() };
-    match args.device {
-        Device::Cpu => Ok(bench::experts_on_cpu(&options)?),
-        Device::Gpu | Device::Auto => bench_on_gpu(&options, args.gpu, args.device),
-    }
-}
-
-#[cfg(feature = "gpu")]
-fn bench_on_gpu(options: &bench::BenchOptions, gpu: GpuFlags, device: Device) -> Result<bench::ExpertsBench, AnyError> {
-    let wanted = device::Wanted { gpu, ..Default::default() };
-    match bench::experts_on_gpu(options, &wanted.options()) {
-        Err(error) if device == Device::Auto => {
-            super::tell(format_args!("CPU because {error}"))?;
-            Ok(bench::experts_on_cpu(options)?)
-        }
-        found => Ok(found?),
-    }
-}
-
-#[cfg(not(feature = "gpu"))]
-fn bench_on_gpu(options: &bench::BenchOptions, gpu: GpuFlags, device: Device) -> Result<bench::ExpertsBench, AnyError> {
-    // Says why there is none, or that the CPU computes.
-    Devices::new(gpu).open(device, 1)?;
-    Ok(bench::experts_on_cpu(options)?)
-}
-
-fn list(numbers: &[u16]) -> Vec<usize> {
-    numbers.iter().map(|n| usize::from(*n)).collect()
-}
-
 /// `kvasir gpu`.
 #[cfg(feature = "gpu")]
 pub fn gpu(args: GpuArgs) -> Result<ExitCode, AnyError> {
@@ -394,7 +226,7 @@ pub(super) fn layers(selection: &LayerSelection, model: &Model) -> Result<Vec<u1
 }
 
 /// Half of `--rtt`.
-fn one_way(rtt_ms: f64) -> Result<Duration, AnyError> {
+pub(super) fn one_way(rtt_ms: f64) -> Result<Duration, AnyError> {
     if !(0.0..=10_000.0).contains(&rtt_ms) {
         return Err(usage(format!("--rtt: expected 0 to 10000 ms, got {rtt_ms}")));
     }

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "desktop")]
 mod app;
+mod bench;
 mod commands;
 mod device;
 mod hub;
@@ -56,7 +57,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (Some(role), _) => roles::run(role, &cli.flags).map(|()| ExitCode::SUCCESS),
         (None, Some(Command::Demo(args))) => commands::demo(args),
         (None, Some(Command::Generate(args))) => commands::generate(args),
-        (None, Some(Command::Bench(command))) => commands::bench(command),
+        (None, Some(Command::Bench(command))) => bench::bench(command),
         (None, Some(Command::Gpu(args))) => commands::gpu(args),
         (None, Some(Command::Hub(command))) => hub::run(command),
         (None, Some(Command::Model(command))) => model::model(command),

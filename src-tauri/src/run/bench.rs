@@ -1,0 +1,167 @@
+//! `kvasir bench …`: what its flags ask of the benches, and what they found, for people or as one JSON document.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::commands::{layers, one_way};
+use super::device;
+#[cfg(not(feature = "gpu"))]
+use super::device::Devices;
+use super::loading::load_model;
+use super::{AnyError, all_threads, runtime, say, usage};
+use crate::bench;
+use crate::cli::{
+    BenchCommand, BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, Device, GpuFlags,
+};
+use crate::kernel::{CpuPath, Crew, ExpertCompute};
+
+/// `kvasir bench …`.
+pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
+    match command {
+        BenchCommand::Experts(args) => show(args.json, &bench_experts(args)?),
+        BenchCommand::Dense(args) => show(args.json, &bench_dense(args)?),
+        BenchCommand::Decode(args) => bench_decode(args),
+        BenchCommand::Prefill(args) => {
+            let (threads, rounds) = (args.threads, args.rounds);
+            let sizes = Sizes { batches: args.batch, tokens: args.tokens, threads, rounds };
+            batches(bench::Phase::Prefill, args.model.as_deref(), &sizes, args.json)
+        }
+        BenchCommand::Dispatch(args) => bench_dispatch(args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(json: bool, found: &(impl Display + Serialize)) -> Result<(), AnyError> {
+    if json {
+        say(serde_json::to_string_pretty(found)?)?
+    } else {
+        say(found)?
+    }
+    Ok(())
+}
+
+/// `kvasir bench decode`, in its four forms.
+fn bench_decode(args: BenchDecodeArgs) -> Result<(), AnyError> {
+    let (tokens, json) = (args.tokens as usize, args.json);
+    if !args.batch.is_empty() {
+        let (threads, rounds) = (args.threads, args.rounds);
+        let sizes = Sizes { batches: args.batch, tokens: args.tokens, threads, rounds };
+        return batches(bench::Phase::Decode, args.model.as_deref(), &sizes, json);
+    }
+    let model = load_model(args.model.as_deref(), None)?;
+    let (remote_layers, one_way) = (layers(&args.remote_layers, &model)?, one_way(args.rtt)?);
+    let (compute, workers) = (device::cpu(all_threads())?, workers(args.workers, 1)?);
+    if let Some(who) = args.speculate {
+        let Some(tokenizer) = &model.tokenizer else {
+            return Err(usage("the model has no tokenizer: --speculate continues texts".to_owned()));
+        };
+        let prompts = args.prompt.iter().map(|text| tokenizer.encode(text)).collect::<Result<_, _>>()?;
+        let (speculation, model) = (super::speculation(who), Arc::clone(&model));
+        let options =
+            bench::SpeculateOptions { model, compute, workers, remote_layers, one_way, speculation, prompts, tokens };
+        return show(json, &runtime()?.block_on(bench::speculate(options))?);
+    }
+    if !args.streams.is_empty() {
+        let streams = list(&args.streams);
+        let options = bench::StreamsOptions { model, compute, workers, remote_layers, one_way, streams, tokens };
+        return show(json, &runtime()?.block_on(bench::streams(options))?);
+    }
+    let options = bench::DecodeOptions { model, tokens, compute, workers, remote_layers, one_way };
+    show(json, &runtime()?.block_on(bench::decode(options))?)
+}
+
+/// `kvasir bench dispatch`.
+fn bench_dispatch(args: BenchDispatchArgs) -> Result<(), AnyError> {
+    let threads = args.threads.map_or_else(all_threads, usize::from);
+    let round_trips = args.rtt.iter().map(|rtt| Ok(2 * one_way(*rtt)?)).collect::<Result<_, AnyError>>()?;
+    let options = bench::DispatchOptions {
+        model: load_model(args.model.as_deref(), None)?,
+        compute: device::cpu(threads)?,
+        workers: workers(args.workers, threads)?,
+        rows: list(&args.rows),
+        round_trips,
+        layers: args.layers,
+        time: Duration::from_secs(args.seconds.into()),
+    };
+    show(args.json, &runtime()?.block_on(bench::dispatch(options))?)
+}
+
+/// Kernels of so many workers.
+fn workers(count: u16, threads: usize) -> Result<Vec<Arc<dyn ExpertCompute>>, AnyError> {
+    (0..count).map(|_| device::cpu(threads)).collect()
+}
+
+/// How much of what is measured with several streams.
+struct Sizes {
+    batches: Vec<u16>,
+    tokens: u32,
+    threads: Option<u16>,
+    rounds: u16,
+}
+
+/// Several streams at once.
+fn batches(phase: bench::Phase, model: Option<&Path>, sizes: &Sizes, json: bool) -> Result<(), AnyError> {
+    let threads = sizes.threads.map_or_else(all_threads, usize::from);
+    Crew::choose(threads)?;
+    let options = bench::BatchOptions {
+        started: Instant::now(),
+        model: load_model(model, None)?,
+        compute: device::cpu(threads)?,
+        threads,
+        phase,
+        batches: sizes.batches.iter().map(|size| usize::from(*size)).collect(),
+        tokens: sizes.tokens as usize,
+        rounds: sizes.rounds.into(),
+    };
+    show(json, &runtime()?.block_on(bench::batches(options))?)
+}
+
+/// `kvasir bench dense`.
+fn bench_dense(args: BenchDenseArgs) -> Result<bench::DenseBench, AnyError> {
+    if let Some(threads) = args.threads {
+        Crew::choose(threads.into())?;
+    }
+    let (rows, rounds) = (list(&args.rows), args.rounds.into());
+    let shape = [args.output as usize, args.input as usize];
+    Ok(bench::dense_on_cpu(&bench::DenseOptions { shape, types: args.types, rows, rounds })?)
+}
+
+/// `kvasir bench experts`.
+fn bench_experts(args: BenchExpertsArgs) -> Result<bench::ExpertsBench, AnyError> {
+    let threads = if args.threads.is_empty() { vec![all_threads()] } else { list(&args.threads) };
+    let paths = if args.all_paths { CpuPath::supported() } else { vec![CpuPath::detect()?] };
+    let (rows, rounds) = (list(&args.rows), args.rounds.into());
+    let options = bench::BenchOptions { types: args.types, rows, threads, paths, rounds, ..Default::default() };
+    match args.device {
+        Device::Cpu => Ok(bench::experts_on_cpu(&options)?),
+        Device::Gpu | Device::Auto => bench_on_gpu(&options, args.gpu, args.device),
+    }
+}
+
+#[cfg(feature = "gpu")]
+fn bench_on_gpu(options: &bench::BenchOptions, gpu: GpuFlags, device: Device) -> Result<bench::ExpertsBench, AnyError> {
+    let wanted = device::Wanted { gpu, ..Default::default() };
+    match bench::experts_on_gpu(options, &wanted.options()) {
+        Err(error) if device == Device::Auto => {
+            super::tell(format_args!("CPU because {error}"))?;
+            Ok(bench::experts_on_cpu(options)?)
+        }
+        found => Ok(found?),
+    }
+}
+
+#[cfg(not(feature = "gpu"))]
+fn bench_on_gpu(options: &bench::BenchOptions, gpu: GpuFlags, device: Device) -> Result<bench::ExpertsBench, AnyError> {
+    // Says why there is none, or that the CPU computes.
+    Devices::new(gpu).open(device, 1)?;
+    Ok(bench::experts_on_cpu(options)?)
+}
+
+fn list(numbers: &[u16]) -> Vec<usize> {
+    numbers.iter().map(|n| usize::from(*n)).collect()
+}
