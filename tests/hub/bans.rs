@@ -60,6 +60,23 @@ async fn a_void_takes_what_the_wallet_earned_in_sessions_that_are_over_too() {
 }
 
 #[tokio::test]
+async fn a_void_is_carried_out_also_when_its_session_ends_on_the_way() {
+    let mut world = World::start().await;
+    for wallet in 20..30 {
+        let (mut worker, mut backbone) = world.session(wallet, 1).await;
+        backbone.round(&mut worker, 1, 1).await;
+        backbone.verdict(1, 0, 1).await;
+        let (session_id, reason) = (backbone.session(), "audit".to_owned());
+        let caught = Quarantine { wallet: address(wallet), session_id, void_from_request: 1, device: None, reason };
+        backbone.send(&caught.frame().expect("a frame")).await;
+        // The worker goes at the same moment.
+        worker.ws.close(1000, "").await;
+        drop((worker, backbone));
+        world.meter_until(session_id, |m| m.r#final && m.work_bytes > 0 && m.voided_bytes == m.work_bytes).await;
+    }
+}
+
+#[tokio::test]
 async fn a_device_that_computes_wrongly_may_not_come_again_but_its_wallet_may() {
     let world = World::start().await;
     let (mut worker, mut backbone) = world.session(7, 1).await;

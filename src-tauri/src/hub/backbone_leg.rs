@@ -110,8 +110,12 @@ async fn take(hub: &Arc<Hub>, live: &Live, frame: Frame) -> Result<(), Ending> {
             judge(live, &verdict);
         }
         Kind::Quarantine => {
-            let quarantine = Quarantine::read(&frame).map_err(Ending::BackboneFrame)?;
-            hub.quarantine(quarantine).await;
+            let (hub, caught) = (Arc::clone(hub), Quarantine::read(&frame).map_err(Ending::BackboneFrame)?);
+            // In a task of its own: this session may end meanwhile, and the void must not end with it.
+            let done = tokio::spawn(async move { hub.quarantine(caught).await }).await;
+            if let Err(error) = done {
+                tracing::error!(%error, "a quarantine was not carried out");
+            }
         }
         Kind::Dispatch | Kind::Challenge | Kind::Lease | Kind::GoAway | Kind::ExpertChunk if live.is_worker_gone() => {}
         Kind::Dispatch => {
