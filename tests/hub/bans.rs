@@ -61,7 +61,7 @@ async fn a_void_takes_what_the_wallet_earned_in_sessions_that_are_over_too() {
 
 #[tokio::test]
 async fn a_void_is_carried_out_also_when_its_session_ends_on_the_way() {
-    let mut world = World::start().await;
+    let world = World::start().await;
     for wallet in 20..30 {
         let (mut worker, mut backbone) = world.session(wallet, 1).await;
         backbone.round(&mut worker, 1, 1).await;
