@@ -6,33 +6,20 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::far::Far;
 use crate::backbone::Backbone;
 use crate::demo::DemoError;
 use crate::demo::decode::Decode;
-use crate::demo::network::{Network, NetworkOptions};
-use crate::dispatch::{AuditPolicy, LocalDispatch, Mode, TrustConfig};
+use crate::dispatch::{LocalDispatch, Mode};
 use crate::kernel::{Expert, ExpertCompute, ExpertSource, KernelError};
-use crate::model::Model;
 use crate::wire::work::{Dispatch, Partials};
-use crate::worker::Hardware;
-
-/// Longest wait for the workers' slices.
-pub(super) const READY: Duration = Duration::from_secs(600);
 
 /// What to measure.
 pub struct DecodeOptions {
-    /// The model.
-    pub model: Arc<Model>,
+    /// The model and the network of the remote run; the local one uses the same kernel.
+    pub far: Far,
     /// Tokens per run.
     pub tokens: usize,
-    /// The backbone's kernel.
-    pub compute: Arc<dyn ExpertCompute>,
-    /// One worker each.
-    pub workers: Vec<Arc<dyn ExpertCompute>>,
-    /// Layers that workers hold.
-    pub remote_layers: Vec<u16>,
-    /// Delay between the workers and the gateway, each way.
-    pub one_way: Duration,
 }
 
 /// What was found.
@@ -106,39 +93,22 @@ pub(super) fn p50_ms(times: &mut [Duration]) -> f64 {
     times.get(times.len() / 2).map_or(0.0, |t| t.as_secs_f64() * 1e3)
 }
 
-/// Workers are audited as those that have been there for long: the figures are of the usual state.
-pub(super) const AS_OF_OLD: AuditPolicy =
-    AuditPolicy { before_use: false, first_assignments: 0, young_assignments: 0, young_rate: 0.01, rate: 0.01 };
-
 /// Measures.
 ///
 /// # Errors
 /// A network that does not come up, or a step that fails.
 pub async fn decode(options: DecodeOptions) -> Result<DecodeBench, DemoError> {
     let calls = Arc::new(Mutex::new(Vec::new()));
-    let workers = options
-        .workers
-        .into_iter()
-        .map(|inner| Hardware::from(Arc::new(Timed { inner, calls: Arc::clone(&calls) }) as Arc<dyn ExpertCompute>));
-    let model = options.model;
-    let network = Network::start(NetworkOptions {
-        model: Arc::clone(&model),
-        compute: Arc::clone(&options.compute),
-        workers: workers.collect(),
-        remote_layers: options.remote_layers.clone(),
-        one_way: options.one_way,
-        trust: TrustConfig { audit: AS_OF_OLD, ..TrustConfig::default() },
-        cuttable: false,
-    })
-    .await?;
-    let worker_count = network.wallets().len();
-    network.dispatch.wait_ready(worker_count, READY).await?;
-    let local = LocalDispatch::new(Arc::clone(&model), options.compute, Mode::Exact);
+    let DecodeOptions { mut far, tokens } = options;
+    let timed = |inner| Arc::new(Timed { inner, calls: Arc::clone(&calls) }) as Arc<dyn ExpertCompute>;
+    far.workers = std::mem::take(&mut far.workers).into_iter().map(timed).collect();
+    let (network, model) = (far.start().await?, Arc::clone(&far.model));
+    let local = LocalDispatch::new(Arc::clone(&model), Arc::clone(&far.compute), Mode::Exact);
     let mut local = Decode::new(Backbone::new(Arc::clone(&model), Arc::new(local))?);
     let mut remote = Decode::new(Backbone::new(Arc::clone(&model), Arc::new(network.dispatch.clone()))?);
 
     let first = model.hyper.vocab_size as u32 / 2;
-    for _ in 0..options.tokens {
+    for _ in 0..tokens {
         for run in [&mut local, &mut remote] {
             let input = run.tokens.last().copied().unwrap_or(first);
             run.step(&[input]).await?;
@@ -149,12 +119,12 @@ pub async fn decode(options: DecodeOptions) -> Result<DecodeBench, DemoError> {
     let kernel_p50_ms = p50_ms(&mut calls.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(DecodeBench {
         model: model.name.clone(),
-        tokens: options.tokens,
+        tokens,
         local_tok_per_s: local.tok_per_s(),
         remote_tok_per_s: remote.tok_per_s(),
-        remote_layers: options.remote_layers.len(),
-        workers: worker_count,
-        rtt_ms: options.one_way.as_secs_f64() * 2e3,
+        remote_layers: far.remote_layers.len(),
+        workers: far.workers.len(),
+        rtt_ms: far.rtt_ms(),
         layer_step_p50_ms,
         kernel_p50_ms,
         road_p50_ms: layer_step_p50_ms - kernel_p50_ms,

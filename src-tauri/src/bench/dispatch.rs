@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::decode::{AS_OF_OLD, READY, p50_ms};
+use super::decode::p50_ms;
+use super::far::Far;
 use crate::demo::DemoError;
-use crate::demo::network::{Network, NetworkOptions};
-use crate::dispatch::{Counts, Dispatch, DispatchError, LocalDispatch, Mode, MoeStep, Route, StepSums, TrustConfig};
+use crate::demo::network::Network;
+use crate::dispatch::{Counts, Dispatch, DispatchError, LocalDispatch, Mode, MoeStep, Route, StepSums};
 use crate::kernel::ExpertCompute;
 use crate::model::Model;
 use crate::types::GenerationId;
-use crate::worker::Hardware;
 
 /// Fewest passes behind a median.
 const PASSES_MIN: usize = 3;
@@ -140,20 +140,12 @@ pub async fn dispatch(options: DispatchOptions) -> Result<DispatchBench, Dispatc
     let local = LocalDispatch::new(Arc::clone(&model), Arc::clone(&compute), Mode::Exact);
     let mut cells = Vec::new();
     for rtt in round_trips {
-        let network = Network::start(NetworkOptions {
-            model: Arc::clone(&model),
-            compute: Arc::clone(&compute),
-            workers: workers.iter().cloned().map(Hardware::from).collect(),
-            remote_layers: (0..most).collect(),
-            one_way: rtt / 2,
-            trust: TrustConfig { audit: AS_OF_OLD, ..TrustConfig::default() },
-            cuttable: false,
-        })
-        .await?;
-        network.dispatch.wait_ready(workers.len(), READY).await.map_err(DemoError::from)?;
+        let (model, compute, workers) = (Arc::clone(&model), Arc::clone(&compute), workers.clone());
+        let far = Far { model, compute, workers, remote_layers: (0..most).collect(), one_way: rtt / 2 };
+        let network = far.start().await?;
         for count in &layers {
             for rows in &rows {
-                let pass = Pass { steps: steps(&model, *count, *rows) };
+                let pass = Pass { steps: steps(&far.model, *count, *rows) };
                 cells.push(pass.measure(&network, &local, rtt, time).await?);
             }
         }

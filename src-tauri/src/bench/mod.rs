@@ -3,6 +3,7 @@
 mod batch;
 mod decode;
 mod dispatch;
+mod far;
 mod speculate;
 mod streams;
 
@@ -14,5 +15,6 @@ pub use crate::kernel::bench::{
 pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};
 pub use dispatch::{Cell as DispatchCell, DispatchBench, DispatchBenchError, DispatchOptions, dispatch};
+pub use far::Far;
 pub use speculate::{SpeculateBench, SpeculateOptions, speculate};
 pub use streams::{Size, StreamsBench, StreamsBenchError, StreamsOptions, streams};

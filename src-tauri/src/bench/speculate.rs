@@ -7,27 +7,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::decode::{AS_OF_OLD, READY};
+use super::far::Far;
 use crate::backbone::generate::GenerateError;
 use crate::backbone::{Backbone, GenerateOptions, Sampling, Speculation, Tally};
 use crate::demo::DemoError;
-use crate::demo::network::{Network, NetworkOptions};
-use crate::dispatch::TrustConfig;
-use crate::kernel::ExpertCompute;
-use crate::model::Model;
 
 /// What to measure.
 pub struct SpeculateOptions {
-    /// The model.
-    pub model: Arc<Model>,
-    /// The backbone's kernel.
-    pub compute: Arc<dyn ExpertCompute>,
-    /// One worker each; with remote layers at all.
-    pub workers: Vec<Arc<dyn ExpertCompute>>,
-    /// Layers that workers hold.
-    pub remote_layers: Vec<u16>,
-    /// Delay between the workers and the gateway, each way.
-    pub one_way: Duration,
+    /// The model and its network.
+    pub far: Far,
     /// Who drafts.
     pub speculation: Speculation,
     /// What is continued.
@@ -118,19 +106,8 @@ impl Sum {
 /// # Errors
 /// A network that does not come up, or a step that fails.
 pub async fn speculate(options: SpeculateOptions) -> Result<SpeculateBench, SpeculateBenchError> {
-    let SpeculateOptions { model, compute, workers, remote_layers, one_way, speculation, prompts, tokens } = options;
-    let network = NetworkOptions {
-        model: Arc::clone(&model),
-        compute,
-        workers: workers.into_iter().map(Into::into).collect(),
-        remote_layers: remote_layers.clone(),
-        one_way,
-        trust: TrustConfig { audit: AS_OF_OLD, ..TrustConfig::default() },
-        cuttable: false,
-    };
-    let network = Network::start(network).await?;
-    let workers = network.wallets().len();
-    network.dispatch.wait_ready(workers, READY).await.map_err(DemoError::from)?;
+    let SpeculateOptions { far, speculation, prompts, tokens } = options;
+    let (network, model) = (far.start().await?, Arc::clone(&far.model));
     let backbone = Backbone::new(Arc::clone(&model), Arc::new(network.dispatch.clone())).map_err(DemoError::from)?;
     let (mut plain, mut drafted, mut texts_identical) = (Sum::default(), Sum::default(), 0);
     for prompt in &prompts {
@@ -142,9 +119,9 @@ pub async fn speculate(options: SpeculateOptions) -> Result<SpeculateBench, Spec
     let (plain_tok_per_s, speculative_tok_per_s) = (plain.tok_per_s(), drafted.tok_per_s());
     Ok(SpeculateBench {
         model: model.name.clone(),
-        rtt_ms: one_way.as_secs_f64() * 2e3,
-        remote_layers: remote_layers.len(),
-        workers,
+        rtt_ms: far.rtt_ms(),
+        remote_layers: far.remote_layers.len(),
+        workers: far.workers.len(),
         texts: prompts.len(),
         tokens,
         plain_tok_per_s,

@@ -12,14 +12,11 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 
-use super::decode::{AS_OF_OLD, READY};
+use super::far::Far;
 use crate::backbone::scheduler::{Counters, Event, Refused, StreamError};
 use crate::backbone::{Adjustments, Backbone, GenerateOptions, Order, Reach, Sampling, Scheduler, SchedulerConfig};
 use crate::demo::DemoError;
-use crate::demo::network::{Network, NetworkOptions};
-use crate::dispatch::{LocalDispatch, Mode, TrustConfig};
-use crate::kernel::ExpertCompute;
-use crate::model::Model;
+use crate::dispatch::{LocalDispatch, Mode};
 use crate::shutdown;
 
 /// Prompt of a stream: as short as a question.
@@ -27,16 +24,8 @@ const QUESTION_TOKENS: usize = 16;
 
 /// What to measure.
 pub struct StreamsOptions {
-    /// The model.
-    pub model: Arc<Model>,
-    /// The backbone's kernel.
-    pub compute: Arc<dyn ExpertCompute>,
-    /// One worker each.
-    pub workers: Vec<Arc<dyn ExpertCompute>>,
-    /// Layers that workers hold.
-    pub remote_layers: Vec<u16>,
-    /// Delay between the workers and the gateway, each way.
-    pub one_way: Duration,
+    /// The model and its network.
+    pub far: Far,
     /// Streams at once, one pair of runs each.
     pub streams: Vec<usize>,
     /// New tokens of each stream.
@@ -162,26 +151,15 @@ struct Run {
 /// # Errors
 /// A network that does not come up, or streams that fail.
 pub async fn streams(options: StreamsOptions) -> Result<StreamsBench, StreamsBenchError> {
-    let StreamsOptions { model, compute, workers, remote_layers, one_way, streams, tokens } = options;
-    let network = NetworkOptions {
-        model: Arc::clone(&model),
-        compute: Arc::clone(&compute),
-        workers: workers.into_iter().map(Into::into).collect(),
-        remote_layers: remote_layers.clone(),
-        one_way,
-        trust: TrustConfig { audit: AS_OF_OLD, ..TrustConfig::default() },
-        cuttable: false,
-    };
-    let network = Network::start(network).await?;
-    let workers = network.wallets().len();
-    network.dispatch.wait_ready(workers, READY).await.map_err(DemoError::from)?;
-    let local = LocalDispatch::new(Arc::clone(&model), compute, Mode::Exact);
+    let StreamsOptions { far, streams, tokens } = options;
+    let (network, model) = (far.start().await?, Arc::clone(&far.model));
+    let local = LocalDispatch::new(Arc::clone(&model), Arc::clone(&far.compute), Mode::Exact);
     let backbone = |dispatch| Backbone::new(Arc::clone(&model), dispatch).map(Arc::new).map_err(DemoError::from);
     let local = backbone(Arc::new(local))?;
     let remote = backbone(Arc::new(network.dispatch.clone()))?;
 
     let local_step_s = 1.0 / run(&local, 1, tokens).await?.tok_per_s;
-    let laps_s = remote_layers.len() as f64 * 2.0 * one_way.as_secs_f64();
+    let laps_s = far.remote_layers.len() as f64 * far.rtt_ms() / 1e3;
     let mut sizes = Vec::with_capacity(streams.len());
     for streams in streams {
         let (near, far) = (run(&local, streams, tokens).await?, run(&remote, streams, tokens).await?);
@@ -191,9 +169,9 @@ pub async fn streams(options: StreamsOptions) -> Result<StreamsBench, StreamsBen
     network.stop().await?;
     Ok(StreamsBench {
         model: model.name.clone(),
-        rtt_ms: one_way.as_secs_f64() * 2e3,
-        remote_layers: remote_layers.len(),
-        workers,
+        rtt_ms: far.rtt_ms(),
+        remote_layers: far.remote_layers.len(),
+        workers: far.workers.len(),
         prompt_tokens: QUESTION_TOKENS,
         tokens,
         local_step_ms: local_step_s * 1e3,

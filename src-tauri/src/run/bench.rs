@@ -56,22 +56,21 @@ fn bench_decode(args: BenchDecodeArgs) -> Result<(), AnyError> {
     let model = load_model(args.model.as_deref(), None)?;
     let (remote_layers, one_way) = (layers(&args.remote_layers, &model)?, one_way(args.rtt)?);
     let (compute, workers) = (device::cpu(all_threads())?, workers(args.workers, 1)?);
+    let far = bench::Far { model: Arc::clone(&model), compute, workers, remote_layers, one_way };
     if let Some(who) = args.speculate {
         let Some(tokenizer) = &model.tokenizer else {
             return Err(usage("the model has no tokenizer: --speculate continues texts".to_owned()));
         };
         let prompts = args.prompt.iter().map(|text| tokenizer.encode(text)).collect::<Result<_, _>>()?;
-        let (speculation, model) = (super::speculation(who), Arc::clone(&model));
-        let options =
-            bench::SpeculateOptions { model, compute, workers, remote_layers, one_way, speculation, prompts, tokens };
+        let options = bench::SpeculateOptions { far, speculation: super::speculation(who), prompts, tokens };
         return show(json, &runtime()?.block_on(bench::speculate(options))?);
     }
     if !args.streams.is_empty() {
         let streams = list(&args.streams);
-        let options = bench::StreamsOptions { model, compute, workers, remote_layers, one_way, streams, tokens };
+        let options = bench::StreamsOptions { far, streams, tokens };
         return show(json, &runtime()?.block_on(bench::streams(options))?);
     }
-    let options = bench::DecodeOptions { model, tokens, compute, workers, remote_layers, one_way };
+    let options = bench::DecodeOptions { far, tokens };
     show(json, &runtime()?.block_on(bench::decode(options))?)
 }
 
