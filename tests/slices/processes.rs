@@ -121,9 +121,9 @@ async fn a_backbone_does_not_hold_the_experts_that_it_lends_nor_reads_them_all_a
     const CACHE: u64 = 8 << 20;
     let dir = tempfile::tempdir().expect("a directory");
     let sizes =
-        OneLayer { hidden: 1024, intermediate: 512, experts: 64, experts_per_token: 8, experts_type: BlockType::Q8_0 };
+        OneLayer { hidden: 1024, intermediate: 512, experts: 128, experts_per_token: 8, experts_type: BlockType::Q8_0 };
     std::fs::write(dir.path().join("model.gguf"), sizes.gguf()).expect("written");
-    let experts = 64 * 3 * 1024 * 512 / 32 * 34;
+    let experts = 128 * 3 * 1024 * 512 / 32 * 34;
     let expected = local_text(dir.path(), &["--model", "model.gguf"]);
 
     let flags = ["--model", "model.gguf", "--expert-cache", "8MiB"];
@@ -150,5 +150,6 @@ async fn a_backbone_does_not_hold_the_experts_that_it_lends_nor_reads_them_all_a
     let grown = resident(&fleet.backbone).saturating_sub(start);
     println!("{start} bytes at the start, {grown} more after serving, lending and computing {experts} of experts");
     assert!(start < experts, "{start} bytes at the start");
-    assert!(grown < CACHE + (32 << 20), "{grown} bytes more than at the start");
+    // Beside the cache there is what an allocator keeps for each of a dozen threads: up to 40 MiB, whatever was lent.
+    assert!(grown < CACHE + experts / 2, "{grown} bytes more than at the start");
 }
