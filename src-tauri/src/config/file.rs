@@ -53,6 +53,7 @@ pub(super) struct BackboneTable {
 pub(super) struct HubTable {
     pub listen: Option<SocketAddr>,
     pub backbone: Option<SocketAddr>,
+    pub rendezvous: Option<Vec<String>>,
     pub public_hosts: Option<Vec<String>>,
     pub admission: Option<AdmissionMode>,
     pub allow: Option<Vec<PublicKey>>,

@@ -1,11 +1,11 @@
 //! Counters of a running gateway and what `/status` tells. Never money: that is the ledger's.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use super::legs::Legs;
 use crate::types::PublicKey;
 
 /// A monotone counter, or a gauge when its owner also takes away.
@@ -32,6 +32,16 @@ impl Counter {
 /// The leg from this gateway to one hub, as the last poll saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HubLeg {
+    /// Where it is dialled, or which pinned key dials in.
+    pub name: String,
+    /// Connections that it keeps here for workers, if it dials in.
+    pub parked: Option<usize>,
+    /// Workers that are spliced to it.
+    pub splices_open: u64,
+    /// Whether workers are led there as long as another hub is not better.
+    pub takes_workers: bool,
+    /// Whether it says that it sends its workers away.
+    pub draining: bool,
     /// The hub's key, once it was heard of.
     pub hub: Option<PublicKey>,
     /// Its program version.
@@ -72,12 +82,12 @@ pub struct Status {
 }
 
 /// Shared by the tasks of one gateway.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Metrics {
     /// Set once at shutdown.
     pub draining: AtomicBool,
-    /// One per configured hub, in their order.
-    pub legs: Mutex<Vec<HubLeg>>,
+    /// The hubs.
+    legs: Arc<Legs>,
     /// See [`Status`].
     pub splices_open: Counter,
     /// See [`Status`].
@@ -95,17 +105,19 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// For a gateway of some hubs.
+    /// For a gateway of these hubs.
     #[must_use]
-    pub fn new(hubs: usize) -> Self {
-        Self { legs: Mutex::new(vec![HubLeg::default(); hubs]), ..Self::default() }
-    }
-
-    /// Changes what is known of a leg.
-    pub fn leg(&self, index: usize, change: impl FnOnce(&mut HubLeg)) {
-        let mut legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(leg) = legs.get_mut(index) {
-            change(leg);
+    pub fn new(legs: Arc<Legs>) -> Self {
+        Self {
+            draining: AtomicBool::new(false),
+            legs,
+            splices_open: Counter::default(),
+            splices: Counter::default(),
+            bytes_up: Counter::default(),
+            bytes_down: Counter::default(),
+            refused_by_limit: Counter::default(),
+            refused_heads: Counter::default(),
+            refused_by_hub: Counter::default(),
         }
     }
 
@@ -115,7 +127,7 @@ impl Metrics {
         Status {
             version: env!("CARGO_PKG_VERSION"),
             draining: self.draining.load(Ordering::Relaxed),
-            hubs: self.legs.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            hubs: self.legs.all().iter().map(|leg| leg.view()).collect(),
             splices_open: self.splices_open.get(),
             splices: self.splices.get(),
             bytes_up: self.bytes_up.get(),

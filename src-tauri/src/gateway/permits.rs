@@ -23,13 +23,13 @@ struct Held {
 
 /// An IPv4 address, or the /64 that an IPv6 customer gets: counting single IPv6 addresses limits nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Peer {
+pub(super) enum Peer {
     V4([u8; 4]),
     V6([u16; 4]),
 }
 
 impl Peer {
-    fn of(ip: IpAddr) -> Self {
+    pub(super) fn of(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(ip) => Self::V4(ip.octets()),
             IpAddr::V6(ip) => {
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn limits_count_all_an_ipv4_address_and_an_ipv6_64() {
-        let permits = Permits::new(Limits { connections: 4, connections_per_peer: 2 });
+        let permits = Permits::new(Limits { connections: 4, connections_per_peer: 2, ..Limits::default() });
         let one = take(&permits, "192.0.2.1").unwrap();
         let _two = take(&permits, "::ffff:192.0.2.1").unwrap();
         assert!(take(&permits, "192.0.2.1").is_none());

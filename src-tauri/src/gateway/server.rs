@@ -1,28 +1,35 @@
 //! Accepts connections and leads each to its place: permits, TLS, head, then a splice or the public HTTP.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
+use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_rustls::TlsAcceptor;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::accounts::Accounts;
 use super::api::{self, Api};
 use super::config::GatewayConfig;
+use super::legs::Legs;
 use super::metrics::Metrics;
 use super::permits::Permits;
 use super::reply::Refusal;
-use super::upgrade;
+use super::splice::Pool;
+use super::{drain, rendezvous, upgrade};
 use crate::ledger::Ledger;
 use crate::net::head::{HeadError, Rewind, Upgrade, read_head};
+use crate::net::peer::key_shown;
 use crate::net::tcp;
 use crate::shutdown::Shutdown;
+use crate::types::PublicKey;
 use crate::wire::WORKER_PATH;
 
 /// Pause after a failed accept: out of descriptors is not cured by trying faster.
@@ -38,21 +45,19 @@ struct Gateway {
     upgrades: upgrade::Shared,
 }
 
-/// Serves until the shutdown, then stops accepting, lets splices end for `deadlines.drain`, polls the hubs once more for
-/// what those splices earned, and returns.
+/// Serves until the shutdown, then stops accepting, has the hubs send the workers away, gives all that for
+/// `deadlines.drain`, polls the hubs once more for what was earned meanwhile, and returns.
 pub async fn serve(listener: TcpListener, config: GatewayConfig, ledger: Ledger, shutdown: Shutdown) {
     let config = Arc::new(config);
-    let metrics = Arc::new(Metrics::new(config.hubs.len()));
-    let accounts = Accounts::new(Arc::clone(&config), ledger.clone(), Arc::clone(&metrics));
-    let mut polls = JoinSet::new();
-    for index in 0..config.hubs.len() {
-        polls.spawn(accounts.clone().run(index, shutdown.clone()));
-    }
+    let legs = Arc::new(Legs::new(config.hubs.iter().map(|hub| hub.addr)));
+    let metrics = Arc::new(Metrics::new(Arc::clone(&legs)));
+    let accounts = Accounts::new(Arc::clone(&config), ledger.clone(), Arc::clone(&legs));
+    let polls = tokio::spawn(accounts.clone().run(shutdown.clone()));
     let gateway = Arc::new(Gateway {
         acceptor: TlsAcceptor::from(Arc::clone(&config.tls)),
         permits: Permits::new(config.limits),
         router: api::router(Api { ledger, metrics: Arc::clone(&metrics) }),
-        upgrades: upgrade::Shared::default(),
+        upgrades: upgrade::Shared { pool: Pool::default(), legs, run: drain::run_id() },
         metrics,
         config,
     });
@@ -61,22 +66,9 @@ pub async fn serve(listener: TcpListener, config: GatewayConfig, ledger: Ledger,
     accept(&listener, &gateway, &mut connections, &shutdown).await;
     drop(listener);
     gateway.metrics.draining.store(true, Ordering::Relaxed);
-    tracing::info!(connections = connections.len(), "the gateway drains");
-    let ended = timeout(gateway.config.deadlines.drain, async {
-        while let Some(done) = connections.join_next().await {
-            report(done);
-        }
-    });
-    if ended.await.is_err() {
-        tracing::warn!(connections = connections.len(), "the drain is over, connections are cut");
-        connections.shutdown().await;
-    }
-    while let Some(done) = polls.join_next().await {
-        report(done);
-    }
-    for index in 0..gateway.config.hubs.len() {
-        accounts.poll(index).await;
-    }
+    drain::drain(&mut connections, &gateway.upgrades, &gateway.config).await;
+    report(polls.await);
+    accounts.last().await;
 }
 
 async fn accept(listener: &TcpListener, gateway: &Arc<Gateway>, connections: &mut JoinSet<()>, shutdown: &Shutdown) {
@@ -108,7 +100,7 @@ fn admit(gateway: &Arc<Gateway>, tcp: TcpStream, peer: SocketAddr, connections: 
     });
 }
 
-fn report(done: Result<(), JoinError>) {
+pub(super) fn report(done: Result<(), JoinError>) {
     if let Err(error) = done
         && error.is_panic()
     {
@@ -120,13 +112,30 @@ impl Gateway {
     async fn connection(&self, tcp: TcpStream, peer: IpAddr) {
         tcp::tune(&tcp);
         let deadline = Instant::now() + self.config.deadlines.head;
-        match timeout_at(deadline, self.acceptor.accept(tcp)).await {
-            Ok(Ok(stream)) => self.request(stream, peer, deadline).await,
+        match timeout_at(deadline, self.secure(tcp)).await {
+            Ok(Ok((stream, None))) => self.request(stream, peer, deadline).await,
+            Ok(Ok((stream, Some(hub)))) => {
+                rendezvous::arrive(stream, hub, &self.upgrades, &self.config, deadline).await
+            }
             Ok(Err(error)) => {
                 tracing::debug!(%error, "no TLS");
                 self.metrics.refused_heads.add(1);
             }
             Err(_) => self.metrics.refused_heads.add(1),
+        }
+    }
+
+    /// TLS, and the key of a hub of ours that dials in.
+    async fn secure(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, Option<PublicKey>)> {
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
+        let for_hubs = self.config.hub_peer.hub_server().filter(|_| rendezvous::is_hub(&hello.client_hello()));
+        match for_hubs {
+            None => Ok((hello.into_stream(Arc::clone(self.acceptor.config())).await?, None)),
+            Some(config) => {
+                let stream = hello.into_stream(config).await?;
+                let key = key_shown(stream.get_ref().1);
+                Ok((stream, Some(key.ok_or(io::ErrorKind::InvalidData)?)))
+            }
         }
     }
 

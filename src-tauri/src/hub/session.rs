@@ -23,6 +23,7 @@ use super::receipts::Receipts;
 use super::registry::{Arrival, Notice, Seat};
 use super::worker_leg::{self, SealedSender};
 use crate::net::ws::{WsError, WsStream};
+use crate::types::GatewayRun;
 use crate::wire::Frame;
 use crate::wire::control::{Control, GoAway, Pause, SessionClosed, SessionOpen};
 use crate::wire::handshake::{HandshakeError, HubHandshake, HubRandom, HubSession, HubTerms, Limits};
@@ -33,6 +34,15 @@ struct Admitted {
     seat: Seat,
     backbone: Backbone,
     room: OwnedSemaphorePermit,
+}
+
+/// Where a worker comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin {
+    /// Its address, hidden.
+    pub peer: PeerHash,
+    /// The run of the gateway that it came through, if that said so.
+    pub gateway: Option<GatewayRun>,
 }
 
 /// Why a connection becomes no session.
@@ -47,11 +57,12 @@ enum NotAdmitted {
 }
 
 /// Serves an upgraded connection until it is over.
-pub async fn run(hub: &Arc<Hub>, mut ws: WsStream, peer: PeerHash, deadline: Instant) {
+pub async fn run(hub: &Arc<Hub>, mut ws: WsStream, origin: Origin, deadline: Instant) {
+    let peer = origin.peer;
     let late = || refused(Refusal::Unauthorised, "no answer in time");
     let share = hub.admission.approach(peer);
     let admitted = match &share {
-        Ok(_) => timeout_at(deadline, admit(hub, &mut ws, peer)).await.unwrap_or_else(|_| Err(late())),
+        Ok(_) => timeout_at(deadline, admit(hub, &mut ws, origin)).await.unwrap_or_else(|_| Err(late())),
         Err(refusal) => Err(refused(*refusal, "the address has enough unproven connections")),
     };
     match admitted {
@@ -74,9 +85,9 @@ pub async fn run(hub: &Arc<Hub>, mut ws: WsStream, peer: PeerHash, deadline: Ins
     }
 }
 
-async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, peer: PeerHash) -> Result<Admitted, NotAdmitted> {
+async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, origin: Origin) -> Result<Admitted, NotAdmitted> {
     let draining = || refused(Refusal::Draining, "the hub drains");
-    if hub.shutdown.is_requested() {
+    if hub.is_draining() {
         return Err(draining());
     }
     let (room, _handshake_room) = hub.admission.enter().map_err(|refusal| refused(refusal, "the hub is full"))?;
@@ -97,8 +108,8 @@ async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, peer: PeerHash) -> Result<Admi
             HandshakeError::Version { .. } => refused(Refusal::Version, error),
             _ => refused(Refusal::Unauthorised, error),
         })?;
-    hub.admission.succeeded(peer);
-    if hub.shutdown.is_requested() {
+    hub.admission.succeeded(origin.peer);
+    if hub.is_draining() {
         return Err(draining());
     }
     let seat = hub
@@ -108,6 +119,7 @@ async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, peer: PeerHash) -> Result<Admi
             worker: session.worker_id,
             session: session.session_id,
             agent: session.agent.clone(),
+            gateway: origin.gateway,
         })
         .map_err(|full| refused(Refusal::Limit, full))?;
     // Asked once seated: a wallet that is caught from here on has a seat to be found by.

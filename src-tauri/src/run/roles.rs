@@ -134,6 +134,7 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
     let hub = HubConfig {
         backbone_peer: peers.clone(),
         gateway_peer: peers,
+        rendezvous: config.rendezvous,
         admission,
         allowed: config.allowed,
         admin: Some(config.state),
