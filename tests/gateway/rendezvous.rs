@@ -67,6 +67,9 @@ async fn workers_work_and_are_paid_through_connections_that_their_hub_has_dialle
     let mut world = world(addr).await;
     through(&mut world, &gateway);
     parked(&gateway, 3).await;
+    // The hub is asked for its backbone, which is the test's.
+    let knows = gateway.get_until("/status", |status| status["hubs"][0]["backbone_reachable"] == true);
+    tokio::join!(knows, world.accept_backbone());
     let mut sessions = Vec::new();
     for worker in 1..=5 {
         sessions.push(world.session(7, worker).await);
@@ -124,6 +127,9 @@ async fn parked_connections_that_only_look_alive_are_replaced_and_a_gateway_that
 
     let second = gateway(TcpListener::bind(addr).await.unwrap(), &ledger);
     through(&mut world, &second);
+    parked(&second, 3).await;
+    let knows = second.get_until("/status", |status| status["hubs"][0]["backbone_reachable"] == true);
+    tokio::join!(knows, world.accept_backbone());
     let (_worker, _backbone) = world.session(7, 1).await;
     parked(&second, 3).await;
     line.reset();

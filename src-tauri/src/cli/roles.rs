@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use super::{AdmissionMode, ApiFlags, ExpertFlags, TrustFlags, exact_type};
 use crate::model::BlockType;
 use crate::types::PublicKey;
+use crate::wire::agent::Version;
 
 /// The server roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -70,6 +71,9 @@ pub struct RoleFlags {
     /// hub: wallet whose workers are always taken, unless it is banned (repeatable).
     #[arg(long = "allow", value_name = "WALLET")]
     pub allowed: Vec<PublicKey>,
+    /// hub: tell workers with an older program than this to update, e.g. 0.2.0.
+    #[arg(long, value_name = "VERSION")]
+    pub oldest_worker: Option<Version>,
     /// gateway: address of a hub (repeatable). Hubs whose keys are pinned with --peer may also dial in.
     #[arg(long = "hub")]
     pub hubs: Vec<SocketAddr>,

@@ -57,6 +57,7 @@ pub(super) struct HubTable {
     pub public_hosts: Option<Vec<String>>,
     pub admission: Option<AdmissionMode>,
     pub allow: Option<Vec<PublicKey>>,
+    pub oldest_worker: Option<String>,
     pub state: Option<PathBuf>,
     pub ledger: Option<String>,
     pub allow_public: Option<bool>,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::{BACKBONE_LISTEN, ConfigError, File, HUB_LISTEN, PUBLIC_HOST, Peers, ledger_url, list, peers, state};
 use crate::cli::{AdmissionMode, RoleFlags};
 use crate::types::PublicKey;
+use crate::wire::agent::Version;
 
 /// Where a gateway listens unless its URL says otherwise.
 const HTTPS: u16 = 443;
@@ -25,6 +26,8 @@ pub struct Hub {
     pub admission: AdmissionMode,
     /// Wallets that are always taken.
     pub allowed: Vec<PublicKey>,
+    /// Older programs of workers are told to update.
+    pub oldest_worker: Option<Version>,
     /// Keys and meters.
     pub state: PathBuf,
     /// Meters.
@@ -54,7 +57,12 @@ impl Hub {
             let why = "a gateway tells its hubs from the public by their keys: name our key file and the gateway's key";
             return Err(ConfigError::Missing { role: "a hub with --rendezvous", flag: "--peer-key and --peer", why });
         }
+        let from_file = file.oldest_worker.map(|text| {
+            let expected = "a version such as 1.2.3";
+            text.parse().map_err(|_| ConfigError::Value { what: "oldest_worker", expected, got: text })
+        });
         Ok(Self {
+            oldest_worker: flags.oldest_worker.map(Ok).or(from_file).transpose()?,
             listen: flags.listen.or(file.listen).unwrap_or(HUB_LISTEN),
             backbone: flags.backbone.or(file.backbone).unwrap_or(BACKBONE_LISTEN),
             rendezvous,

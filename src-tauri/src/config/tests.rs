@@ -132,6 +132,17 @@ fn a_hub_that_dials_out_names_its_gateways_and_both_keys() {
 }
 
 #[test]
+fn the_oldest_program_that_is_served_is_named_by_flag_or_file() {
+    let oldest = |args: &[&str], text| Hub::new(&flags(args), file(text).unwrap()).map(|hub| hub.oldest_worker);
+    let text = "[hub]\noldest_worker = \"0.2.0\"\n";
+    assert_eq!(oldest(&[], text).unwrap(), "0.2.0".parse().ok());
+    assert_eq!(oldest(&["--oldest-worker", "0.3.0"], text).unwrap(), "0.3.0".parse().ok());
+    assert_eq!(oldest(&[], "").unwrap(), None);
+    let wrong = oldest(&[], "[hub]\noldest_worker = \"new\"\n").unwrap_err().to_string();
+    assert_eq!(wrong, "oldest_worker: expected a version such as 1.2.3, got \"new\"");
+}
+
+#[test]
 fn times_read_as_people_write_them() {
     let seconds = |text| parse_duration("--expires", text).ok().map(|d| d.as_secs());
     assert_eq!(seconds("30d"), Some(30 * 86_400));

@@ -76,6 +76,10 @@ async fn open(request: &Upgrade, peer: IpAddr, config: &GatewayConfig, shared: &
     let mut failure = HubError::Status { expected: 101, got: 503 };
     let deadline = config.deadlines.hub;
     let until = Instant::now() + deadline;
+    if config.hub_peer.hub_server().is_some() {
+        // After a restart workers and hubs come back together, in any order.
+        let _ = timeout(config.deadlines.attempt, shared.legs.more_than(0)).await;
+    }
     for leg in shared.legs.order(peer) {
         // Counted from here on, so that many who come at once spread.
         let load = leg.load();

@@ -9,6 +9,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::net::peer::PeerSecurity;
 use crate::net::ws::Ping;
 use crate::types::PublicKey;
+use crate::wire::agent::Version;
 use crate::wire::rendezvous::PING_EVERY;
 
 /// Whose workers a hub takes.
@@ -125,6 +126,8 @@ pub struct HubConfig {
     pub admission: AdmissionPolicy,
     /// Wallets that are always taken.
     pub allowed: Vec<PublicKey>,
+    /// Workers' programs older than this are told to update; other programs are not asked.
+    pub oldest_worker: Option<Version>,
     /// File of the wallets that joined by invitation.
     pub members_list: PathBuf,
     /// File of devices that computed wrongly.
@@ -154,6 +157,7 @@ impl HubConfig {
             quarantine_list,
             admission: AdmissionPolicy::default(),
             allowed: Vec::new(),
+            oldest_worker: None,
             members_list,
             devices_list,
             admin: None,

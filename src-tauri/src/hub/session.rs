@@ -25,6 +25,7 @@ use super::worker_leg::{self, SealedSender};
 use crate::net::ws::{WsError, WsStream};
 use crate::types::GatewayRun;
 use crate::wire::Frame;
+use crate::wire::agent::Version;
 use crate::wire::control::{Control, GoAway, Pause, SessionClosed, SessionOpen};
 use crate::wire::handshake::{HandshakeError, HubHandshake, HubRandom, HubSession, HubTerms, Limits};
 
@@ -111,6 +112,12 @@ async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, origin: Origin) -> Result<Admi
     hub.admission.succeeded(origin.peer);
     if hub.is_draining() {
         return Err(draining());
+    }
+    if let (Some(oldest), Some(version)) = (hub.config.oldest_worker, Version::of_agent(&session.agent))
+        && version < oldest
+    {
+        let why = format!("expected version {oldest} or newer, got {version}");
+        return Err(refused(Refusal::UpdateRequired, why));
     }
     let seat = hub
         .registry

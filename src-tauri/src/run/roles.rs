@@ -137,6 +137,7 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
         rendezvous: config.rendezvous,
         admission,
         allowed: config.allowed,
+        oldest_worker: config.oldest_worker,
         admin: Some(config.state),
         ..HubConfig::new(config.backbone.to_string(), config.public_hosts, quarantine_list)
     };

@@ -4,6 +4,7 @@
 //! **Promise:** every length is checked against a bound before anything is allocated, and every refusal is named.
 
 pub mod admin;
+pub mod agent;
 pub mod chunk;
 pub mod control;
 pub mod frame;

@@ -71,6 +71,7 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
         let ended = tokio::select! {
             joined = join::join(worker, url) => match joined {
                 Ok(joined) => {
+                    worker.status.update_required(false);
                     let since = Instant::now();
                     let ended = tokio::select! {
                         ended = session::serve(worker, in_use, joined, &mut hardware, shutdown) => ended,
@@ -108,7 +109,10 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
             Err(error) => {
                 let pause = pause_after(&error, &mut backoff);
                 warn!(gateway = url, %error, ?pause, "link lost");
-                (pause, error.to_string())
+                let wants_update = matches!(&error, SessionError::Handshake(error) if error.wants_update());
+                worker.status.update_required(wants_update);
+                let agent = &worker.config.agent;
+                (pause, if wants_update { format!("update {agent}: {error}") } else { error.to_string() })
             }
         };
         worker.status.phase(Phase::Waiting { reason, retry_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) });
