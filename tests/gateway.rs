@@ -1,6 +1,7 @@
 //! The gateway between a TLS client and a small hub of raw TCP: what passes, what is refused, what is credited.
 
 mod harness;
+mod public;
 
 use std::sync::Arc;
 use std::time::Duration;

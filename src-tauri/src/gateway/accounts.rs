@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::config::GatewayConfig;
 use super::hub_leg::{self, HubError};
 use super::metrics::Metrics;
+use super::subscriptions::Subscriptions;
 use crate::clock::{Clock, SystemClock};
 use crate::ledger::{Applied, Ledger, LedgerError, METERS_PER_PAGE_MAX, MeterPage};
 use crate::shutdown::Shutdown;
@@ -37,9 +38,13 @@ enum PollError {
 }
 
 /// The part of a hub's `/status` that a gateway shows on.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct HubStatus {
+    sessions: Option<u64>,
+    draining: bool,
     backbone_reachable: Option<bool>,
+    backbone_error: Option<String>,
 }
 
 /// The accounts of one gateway.
@@ -48,14 +53,20 @@ pub struct Accounts {
     config: Arc<GatewayConfig>,
     ledger: Ledger,
     metrics: Arc<Metrics>,
+    subscriptions: Arc<Subscriptions>,
     clock: SystemClock,
 }
 
 impl Accounts {
     /// Nothing is polled before [`Accounts::run`].
     #[must_use]
-    pub fn new(config: Arc<GatewayConfig>, ledger: Ledger, metrics: Arc<Metrics>) -> Self {
-        Self { config, ledger, metrics, clock: SystemClock::default() }
+    pub fn new(
+        config: Arc<GatewayConfig>,
+        ledger: Ledger,
+        metrics: Arc<Metrics>,
+        subscriptions: Arc<Subscriptions>,
+    ) -> Self {
+        Self { config, ledger, metrics, subscriptions, clock: SystemClock::default() }
     }
 
     /// Polls one hub until the shutdown, less often while it fails.
@@ -85,12 +96,19 @@ impl Accounts {
         match self.poll_pages(index).await {
             Ok(()) => {
                 let now = self.clock.unix_ms();
-                self.metrics.leg(index, |leg| (leg.reachable, leg.last_poll_unix_ms) = (true, now));
+                self.metrics.leg(index, |leg| {
+                    (leg.reachable, leg.last_poll_unix_ms) = (true, now);
+                    leg.error = None;
+                });
                 true
             }
             Err(error) => {
                 tracing::warn!(hub = index, %error, "a poll failed");
-                self.metrics.leg(index, |leg| (leg.reachable, leg.backbone_reachable) = (false, None));
+                self.metrics.leg(index, |leg| {
+                    (leg.reachable, leg.error) = (false, Some(error.to_string()));
+                    // Nobody tells what lies behind it.
+                    (leg.sessions, leg.backbone_reachable, leg.backbone_error) = (None, None, None);
+                });
                 false
             }
         }
@@ -113,6 +131,9 @@ impl Accounts {
             let Some(last) = last_change(&page, after)? else { return Ok(()) };
             let applied = self.ledger.apply(&page.meters, self.config.rate).await?;
             self.report(index, &applied);
+            if applied.transfers > 0 {
+                self.subscriptions.refresh(page.meters.iter().map(|meter| meter.wallet)).await;
+            }
             self.ledger.set_poll_position(&name, last).await?;
             after = last;
             if last == page.last_change_seq {
@@ -137,12 +158,14 @@ impl Accounts {
     /// Asks a hub for the next leg of the road.
     async fn look(&self, index: usize) {
         let Some(hub) = self.config.hubs.get(index) else { return };
-        let said = hub_leg::get::<HubStatus>(hub, "/status", &self.config).await;
-        let backbone = said.map(|status| status.backbone_reachable).unwrap_or_else(|error| {
+        let said = hub_leg::get::<HubStatus>(hub, "/status", &self.config).await.unwrap_or_else(|error| {
             tracing::debug!(%error, "a hub does not tell its status");
-            None
+            HubStatus::default()
         });
-        self.metrics.leg(index, |leg| leg.backbone_reachable = backbone);
+        self.metrics.leg(index, |leg| {
+            (leg.sessions, leg.draining) = (said.sessions, said.draining);
+            (leg.backbone_reachable, leg.backbone_error) = (said.backbone_reachable, said.backbone_error);
+        });
     }
 }
 
