@@ -2,6 +2,7 @@
 
 mod harness;
 mod hubs;
+mod public;
 mod rendezvous;
 
 use std::sync::Arc;

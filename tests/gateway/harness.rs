@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvasir::gateway::{GatewayConfig, HubEndpoint, serve};
+use kvasir::gateway::{GatewayConfig, HubEndpoint, Listeners, serve};
 use kvasir::ledger::{Ledger, Meter};
 use kvasir::net::tls::{TrialCertificates, client_config_from_pem, server_config_from_pem, wrap_client};
 use kvasir::shutdown::{self, ShutdownTrigger};
@@ -102,6 +102,8 @@ impl TestHub {
 
 pub(super) struct TestGateway {
     pub(super) addr: SocketAddr,
+    /// The operator's listener.
+    pub(super) admin: SocketAddr,
     pub(super) client: Arc<rustls::ClientConfig>,
     pub(super) trigger: ShutdownTrigger,
     pub(super) task: JoinHandle<()>,
@@ -110,11 +112,11 @@ pub(super) struct TestGateway {
 impl TestGateway {
     pub(super) async fn start(hub: SocketAddr, ledger: &Ledger, change: impl FnOnce(&mut GatewayConfig)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Self::start_on(listener, vec![hub], ledger, change)
+        Self::start_on(listener, vec![hub], ledger, change).await
     }
 
     /// A gateway of some hubs on a listener of the test's.
-    pub(super) fn start_on(
+    pub(super) async fn start_on(
         listener: TcpListener,
         hubs: Vec<SocketAddr>,
         ledger: &Ledger,
@@ -125,11 +127,16 @@ impl TestGateway {
         let tls = server_config_from_pem(&certificates.cert_pem, &certificates.key_pem).unwrap();
         let mut config = GatewayConfig::new(tls, hubs.into_iter().map(|addr| HubEndpoint { addr }).collect());
         config.poll_interval = Duration::from_millis(20);
+        // Tests ask again without a pause.
+        config.limits.handshakes_per_peer_minute = 1_000_000;
         change(&mut config);
         let addr = listener.local_addr().unwrap();
+        let operators = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let admin = operators.local_addr().unwrap();
         let (trigger, shutdown) = shutdown::channel();
-        let task = tokio::spawn(serve(listener, config, ledger.clone(), shutdown));
-        Self { addr, client, trigger, task }
+        let listeners = Listeners { public: listener, admin: Some(operators) };
+        let task = tokio::spawn(serve(listeners, config, ledger.clone(), shutdown));
+        Self { addr, admin, client, trigger, task }
     }
 
     pub(super) async fn dial(&self) -> Tls {
@@ -145,8 +152,16 @@ impl TestGateway {
         let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
         read.unwrap_or_else(|error| panic!("{request:?}: {error}"));
         let answer = String::from_utf8(answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {request:?}"));
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        parse(&answer).unwrap_or_else(|| panic!("no answer to {request:?}"))
+    }
+
+    /// What the operator is told.
+    pub(super) async fn admin(&self, target: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.admin).await.unwrap();
+        stream.write_all(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+        parse(&answer).unwrap()
     }
 
     pub(super) async fn get(&self, target: &str) -> (u16, Value) {
@@ -172,6 +187,12 @@ impl TestGateway {
         self.trigger.fire();
         timeout(PATIENCE, self.task).await.unwrap().unwrap();
     }
+}
+
+/// An answer's status and body.
+fn parse(answer: &str) -> Option<(u16, String)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
 /// A gateway with a hub that lives as long as the test.

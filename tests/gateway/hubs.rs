@@ -14,7 +14,7 @@ async fn two_hubs() -> ([TestHub; 2], TestGateway) {
     let hubs = [TestHub::start().await, TestHub::start().await];
     let ledger = Ledger::open("sqlite::memory:").await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let gateway = TestGateway::start_on(listener, hubs.iter().map(|hub| hub.addr).collect(), &ledger, |_| ());
+    let gateway = TestGateway::start_on(listener, hubs.iter().map(|hub| hub.addr).collect(), &ledger, |_| ()).await;
     (hubs, gateway)
 }
 

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::config::GatewayConfig;
 use super::hub_leg::{self, HubError};
 use super::legs::{Leg, Legs};
+use super::subscriptions::Subscriptions;
 use crate::clock::{Clock, SystemClock};
 use crate::ledger::{Applied, Ledger, LedgerError, METERS_PER_PAGE_MAX, MeterPage};
 use crate::shutdown::Shutdown;
@@ -39,10 +40,12 @@ enum PollError {
 
 /// The part of a hub's `/status` that a gateway shows on.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct HubStatus {
-    backbone_reachable: Option<bool>,
-    #[serde(default)]
+    sessions: Option<u64>,
     draining: bool,
+    backbone_reachable: Option<bool>,
+    backbone_error: Option<String>,
 }
 
 /// The accounts of one gateway.
@@ -51,14 +54,15 @@ pub struct Accounts {
     config: Arc<GatewayConfig>,
     ledger: Ledger,
     legs: Arc<Legs>,
+    subscriptions: Arc<Subscriptions>,
     clock: SystemClock,
 }
 
 impl Accounts {
     /// Nothing is polled before [`Accounts::run`].
     #[must_use]
-    pub fn new(config: Arc<GatewayConfig>, ledger: Ledger, legs: Arc<Legs>) -> Self {
-        Self { config, ledger, legs, clock: SystemClock::default() }
+    pub fn new(config: Arc<GatewayConfig>, ledger: Ledger, legs: Arc<Legs>, subscriptions: Arc<Subscriptions>) -> Self {
+        Self { config, ledger, legs, subscriptions, clock: SystemClock::default() }
     }
 
     /// Polls every hub until the shutdown, those that come later too.
@@ -114,12 +118,19 @@ impl Accounts {
         match polled {
             Ok(()) => {
                 let now = self.clock.unix_ms();
-                leg.tell(|leg| (leg.reachable, leg.last_poll_unix_ms) = (true, now));
+                leg.tell(|leg| {
+                    (leg.reachable, leg.last_poll_unix_ms) = (true, now);
+                    leg.error = None;
+                });
                 true
             }
             Err(error) => {
                 tracing::warn!(leg = leg.name, %error, "a poll failed");
-                leg.tell(|leg| (leg.reachable, leg.backbone_reachable) = (false, None));
+                leg.tell(|leg| {
+                    (leg.reachable, leg.error) = (false, Some(error.to_string()));
+                    // Nobody tells what lies behind it.
+                    (leg.sessions, leg.backbone_reachable, leg.backbone_error) = (None, None, None);
+                });
                 false
             }
         }
@@ -141,6 +152,9 @@ impl Accounts {
             let Some(last) = last_change(&page, after)? else { return Ok(()) };
             let applied = self.ledger.apply(&page.meters, self.config.rate).await?;
             report(leg, &applied);
+            if applied.transfers > 0 {
+                self.subscriptions.refresh(page.meters.iter().map(|meter| meter.wallet)).await;
+            }
             self.ledger.set_poll_position(name, last).await?;
             after = last;
             if last == page.last_change_seq {
@@ -156,7 +170,10 @@ impl Accounts {
             tracing::debug!(%error, "a hub does not tell its status");
             HubStatus::default()
         });
-        leg.tell(|leg| (leg.backbone_reachable, leg.draining) = (said.backbone_reachable, said.draining));
+        leg.tell(|leg| {
+            (leg.sessions, leg.draining) = (said.sessions, said.draining);
+            (leg.backbone_reachable, leg.backbone_error) = (said.backbone_reachable, said.backbone_error);
+        });
     }
 }
 

@@ -162,11 +162,11 @@ impl Leg {
     pub fn view(&self) -> HubLeg {
         let parked = match &self.way {
             Way::Dialled => None,
-            Way::Parked(lot) => Some(lot.count()),
+            Way::Parked(lot) => Some(lot.count() as u64),
         };
         let takes_workers = self.standing().is_well;
         let seen = self.state().seen.clone();
-        HubLeg { name: self.name.clone(), parked, splices_open: self.open(), takes_workers, ..seen }
+        HubLeg { address: Some(self.name.clone()), parked, splices_open: self.open(), takes_workers, ..seen }
     }
 
     fn standing(&self) -> Standing {
@@ -204,7 +204,7 @@ impl Drop for Load {
 type Left = VecDeque<(usize, Instant)>;
 
 /// All legs of a gateway: those that it was told of, and those that came.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Legs {
     legs: watch::Sender<Vec<Arc<Leg>>>,
     homes: Mutex<HashMap<Peer, Left>>,

@@ -10,7 +10,7 @@ use axum::Router;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
@@ -20,10 +20,11 @@ use super::api::{self, Api};
 use super::config::GatewayConfig;
 use super::legs::Legs;
 use super::metrics::Metrics;
-use super::permits::Permits;
+use super::permits::{Permit, Permits};
 use super::reply::Refusal;
 use super::splice::Pool;
-use super::{drain, rendezvous, upgrade};
+use super::subscriptions::Subscriptions;
+use super::{admin, certificate, drain, rendezvous, upgrade};
 use crate::ledger::Ledger;
 use crate::net::head::{HeadError, Rewind, Upgrade, read_head};
 use crate::net::peer::key_shown;
@@ -45,30 +46,74 @@ struct Gateway {
     upgrades: upgrade::Shared,
 }
 
+/// Where a gateway listens.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For workers and the public.
+    pub public: TcpListener,
+    /// For the operator; plain HTTP, so it should be reached from this machine only.
+    pub admin: Option<TcpListener>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(public: TcpListener) -> Self {
+        Self { public, admin: None }
+    }
+}
+
 /// Serves until the shutdown, then stops accepting, has the hubs send the workers away, gives all that for
 /// `deadlines.drain`, polls the hubs once more for what was earned meanwhile, and returns.
-pub async fn serve(listener: TcpListener, config: GatewayConfig, ledger: Ledger, shutdown: Shutdown) {
+pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledger: Ledger, shutdown: Shutdown) {
+    let Listeners { public, admin } = listeners.into();
     let config = Arc::new(config);
     let legs = Arc::new(Legs::new(config.hubs.iter().map(|hub| hub.addr)));
     let metrics = Arc::new(Metrics::new(Arc::clone(&legs)));
-    let accounts = Accounts::new(Arc::clone(&config), ledger.clone(), Arc::clone(&legs));
-    let polls = tokio::spawn(accounts.clone().run(shutdown.clone()));
+    let subscriptions = Subscriptions::new(ledger.clone(), config.limits.subscriptions, Arc::clone(&metrics));
+    let subscriptions = Arc::new(subscriptions);
+    let accounts = Accounts::new(Arc::clone(&config), ledger.clone(), Arc::clone(&legs), Arc::clone(&subscriptions));
+    let mut beside = JoinSet::new();
+    beside.spawn(accounts.clone().run(shutdown.clone()));
+    beside.spawn(Arc::clone(&subscriptions).run(config.deadlines.refresh, shutdown.clone()));
+    if let Some(files) = config.certificate.clone() {
+        beside.spawn(certificate::watch(files, config.deadlines.certificate, Arc::clone(&metrics), shutdown.clone()));
+    }
+    // Beyond the drain, since it shows the drain.
+    let admin = admin.map(|listener| AbortOnDrop(tokio::spawn(admin::serve(listener, Arc::clone(&metrics)))));
+    let api = Api {
+        ledger,
+        metrics: Arc::clone(&metrics),
+        subscriptions,
+        deadlines: config.deadlines,
+        shutdown: shutdown.clone(),
+    };
     let gateway = Arc::new(Gateway {
         acceptor: TlsAcceptor::from(Arc::clone(&config.tls)),
         permits: Permits::new(config.limits),
-        router: api::router(Api { ledger, metrics: Arc::clone(&metrics) }),
+        router: api::router(Arc::new(api)),
         upgrades: upgrade::Shared { pool: Pool::default(), legs, run: drain::run_id() },
         metrics,
         config,
     });
 
     let mut connections = JoinSet::new();
-    accept(&listener, &gateway, &mut connections, &shutdown).await;
-    drop(listener);
+    accept(&public, &gateway, &mut connections, &shutdown).await;
+    drop(public);
     gateway.metrics.draining.store(true, Ordering::Relaxed);
     drain::drain(&mut connections, &gateway.upgrades, &gateway.config).await;
-    report(polls.await);
+    while let Some(done) = beside.join_next().await {
+        report(done);
+    }
     accounts.last().await;
+    drop(admin);
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 async fn accept(listener: &TcpListener, gateway: &Arc<Gateway>, connections: &mut JoinSet<()>, shutdown: &Shutdown) {
@@ -89,14 +134,15 @@ async fn accept(listener: &TcpListener, gateway: &Arc<Gateway>, connections: &mu
 }
 
 fn admit(gateway: &Arc<Gateway>, tcp: TcpStream, peer: SocketAddr, connections: &mut JoinSet<()>) {
-    let Some(permit) = gateway.permits.take(peer.ip()) else {
-        gateway.metrics.refused_by_limit.add(1);
-        return;
+    let permit = match gateway.permits.take(peer.ip(), Instant::now()) {
+        Ok(permit) => permit,
+        Err(limit) => return gateway.metrics.refused(limit),
     };
     let gateway = Arc::clone(gateway);
     connections.spawn(async move {
-        gateway.connection(tcp, peer.ip().to_canonical()).await;
-        drop(permit);
+        gateway.metrics.connections_open.add(1);
+        gateway.connection(tcp, peer.ip().to_canonical(), permit).await;
+        gateway.metrics.connections_open.sub(1);
     });
 }
 
@@ -109,11 +155,11 @@ pub(super) fn report(done: Result<(), JoinError>) {
 }
 
 impl Gateway {
-    async fn connection(&self, tcp: TcpStream, peer: IpAddr) {
+    async fn connection(&self, tcp: TcpStream, peer: IpAddr, mut permit: Permit) {
         tcp::tune(&tcp);
         let deadline = Instant::now() + self.config.deadlines.head;
         match timeout_at(deadline, self.secure(tcp)).await {
-            Ok(Ok((stream, None))) => self.request(stream, peer, deadline).await,
+            Ok(Ok((stream, None))) => self.request(stream, peer, deadline, &mut permit).await,
             Ok(Ok((stream, Some(hub)))) => {
                 rendezvous::arrive(stream, hub, &self.upgrades, &self.config, deadline).await
             }
@@ -139,7 +185,7 @@ impl Gateway {
         }
     }
 
-    async fn request<S>(&self, mut stream: S, peer: IpAddr, deadline: Instant)
+    async fn request<S>(&self, mut stream: S, peer: IpAddr, deadline: Instant, permit: &mut Permit)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -153,11 +199,13 @@ impl Gateway {
                 return;
             }
         };
+        permit.requested();
         // hyper would leave a connection that asks for another protocol without a proper end.
         let wants_upgrade = received.head.headers.all("upgrade").next().is_some();
         if received.head.path != WORKER_PATH && !wants_upgrade {
             let stream = Rewind::new(received.bytes, stream);
-            return api::serve(stream, self.router.clone(), self.config.deadlines.public).await;
+            self.metrics.requests.add(1);
+            return api::serve(stream, self.router.clone(), peer, self.config.deadlines.public).await;
         }
         match Upgrade::check(&received, WORKER_PATH) {
             Ok(request) => {

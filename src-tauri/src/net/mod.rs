@@ -5,6 +5,7 @@
 
 pub mod backoff;
 pub mod bind;
+pub mod certificate;
 pub mod framed;
 pub mod head;
 pub mod peer;
