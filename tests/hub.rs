@@ -289,6 +289,19 @@ async fn a_caught_wallet_loses_its_credit_its_sessions_and_its_way_back() {
 }
 
 #[tokio::test]
+async fn a_worker_without_work_is_told_when_to_come_back_too() {
+    let mut world = World::start().await;
+    let (mut worker, mut backbone) = world.session(7, 1).await;
+    world.stop_hub();
+    let bye = GoAway::read(&worker.work().await).expect("GoAway");
+    assert!(bye.reconnect_after_ms <= 5_000);
+    assert_eq!(worker.closed().await, (1012, "drained".into()));
+    assert_eq!(backbone.closed().await, "drained");
+    drop(backbone);
+    world.stopped().await.expect("a clean stop");
+}
+
+#[tokio::test]
 async fn a_drain_lets_outstanding_work_finish_and_writes_the_last_receipt() {
     let mut world =
         World::start_with(HubTiming { receipts: HubTiming::default().receipts, ..quick() }, HubLimits::default()).await;

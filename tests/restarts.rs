@@ -176,6 +176,11 @@ async fn a_gateway_replaced_and_killed_under_four_streams_changes_no_token_and_n
     };
     more_tokens().await;
 
+    let noted = || -> Vec<usize> { workers.iter().map(|w| w.pauses.lock().expect("no panic").len()).collect() };
+    let pauses_after = |noted: &[usize]| -> Vec<u64> {
+        workers.iter().zip(noted).filter_map(|(worker, noted)| worker.pause_after(*noted)).collect()
+    };
+    let before = noted();
     // The program is replaced by another file and its process by a new one.
     site.replace();
     let start = Instant::now();
@@ -188,17 +193,17 @@ async fn a_gateway_replaced_and_killed_under_four_streams_changes_no_token_and_n
     all_in(&workers).await;
     more_tokens().await;
     let returned = start.elapsed();
-    let told: Vec<u64> = workers.iter().filter_map(|worker| worker.pause_after(0)).collect();
+    let told = pauses_after(&before);
     assert!(told.len() >= WORKERS * 4 / 5 && !is_crowded(&told, 1_000), "pauses after the goodbye: {told:?}");
 
-    let noted: Vec<usize> = workers.iter().map(|worker| worker.pauses.lock().expect("no panic").len()).collect();
+    let before = noted();
     gateway.kill();
     more_tokens().await;
     let gateway = site.start(&hub_address);
     all_in(&workers).await;
     more_tokens().await;
 
-    let after_kill: Vec<u64> = workers.iter().zip(&noted).filter_map(|(worker, n)| worker.pause_after(*n)).collect();
+    let after_kill = pauses_after(&before);
     assert!(
         after_kill.len() >= WORKERS * 4 / 5 && !is_crowded(&after_kill, 50),
         "pauses after the kill: {after_kill:?}"

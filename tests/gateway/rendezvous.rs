@@ -108,6 +108,8 @@ async fn parked_connections_that_only_look_alive_are_replaced_and_a_gateway_that
     let line = FaultProxy::before(addr).await;
     let mut world = world(line.addr).await;
     parked(&first, 3).await;
+    let knows = first.get_until("/status", |status| status["hubs"][0]["backbone_reachable"] == true);
+    tokio::join!(knows, world.accept_backbone());
     line.go_black();
     parked(&first, 0).await;
     drop(line);

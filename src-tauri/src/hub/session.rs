@@ -187,6 +187,8 @@ async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash)
             ending = departure(hub, &live, &seat) => ending,
         },
     };
+    // A worker that had nothing outstanding may not have been told yet to come back later.
+    let unsaid = if matches!(ending, Ending::Drained) { queues.rest() } else { Vec::new() };
     // From here on frames of the backbone for the worker go nowhere, and the installation may come again.
     drop((queues, seat));
     hub.outcomes.count("ended", ending.code());
@@ -210,7 +212,7 @@ async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash)
         () = &mut settlement => true,
         () = judged => false,
     };
-    let farewell = say_goodbye(hub, &live, sender, &ending);
+    let farewell = say_goodbye(hub, &live, sender, &ending, unsaid);
     if is_settled {
         farewell.await;
     } else {
@@ -304,10 +306,13 @@ fn gets_receipt(ending: &Ending) -> bool {
     ending.fault() != Fault::Worker && ending.leaves_worker_listening()
 }
 
-/// The last receipt and the close, for a worker that still listens.
-async fn say_goodbye(hub: &Hub, live: &Live, mut sender: SealedSender, ending: &Ending) {
+/// What was still to be said, the last receipt and the close, for a worker that still listens.
+async fn say_goodbye(hub: &Hub, live: &Live, mut sender: SealedSender, ending: &Ending, unsaid: Vec<Frame>) {
     if !ending.leaves_worker_listening() {
         return;
+    }
+    for frame in unsaid {
+        let _ = sender.send(&frame).await;
     }
     if ending.fault() == Fault::Backbone
         && let Ok(frame) = GoAway::frame(&hub.go_away())
