@@ -233,19 +233,16 @@ impl Legs {
 
     /// The leg of the hub that dials in with a pinned key; there are no more of these than pinned keys.
     pub fn of_hub(&self, key: PublicKey) -> Arc<Leg> {
-        let name = format!("hub {key}");
-        let mut found = None;
+        let fresh = Leg::new(format!("hub {key}"), Way::Parked(Lot::default()));
+        let mut known = None;
         self.legs.send_if_modified(|legs| {
-            found = legs.iter().find(|leg| leg.name == name).cloned();
-            let is_new = found.is_none();
-            if is_new {
-                let leg = Leg::new(name.clone(), Way::Parked(Lot::default()));
-                legs.push(Arc::clone(&leg));
-                found = Some(leg);
+            known = legs.iter().find(|leg| leg.name == fresh.name).cloned();
+            if known.is_none() {
+                legs.push(Arc::clone(&fresh));
             }
-            is_new
+            known.is_none()
         });
-        found.unwrap_or_else(|| Leg::new(name, Way::Parked(Lot::default())))
+        known.unwrap_or(fresh)
     }
 
     /// The legs in the order in which a worker from `ip` tries them.
