@@ -2,23 +2,56 @@
 //! `--chaos`.
 //!
 //! Bytes keep their order and overlap in flight as on a real line; what is not imitated is TCP's own behaviour
-//! over distance (slow start, loss), for which a real link or a TUN device is needed.
+//! over distance (slow start, loss), for which a real link or a TUN device is needed. Why a thread keeps the time: the
+//! runtime's timers count whole milliseconds, and rounded up twice they would be a tenth of a short round trip.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::mpsc as blocking;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::Instant;
 
 /// Chunks on the line per direction; with 16 KiB each this is 4 MiB, far above bandwidth × delay of the demo.
 const CHUNKS_IN_FLIGHT: usize = 256;
 const CHUNK_BYTES: usize = 16 * 1024;
+
+/// Tells when `one_way` has passed since it was asked; asked in order, as every question waits for as long.
+#[derive(Clone)]
+struct Ferry {
+    one_way: Duration,
+    questions: blocking::Sender<(Instant, oneshot::Sender<()>)>,
+}
+
+impl Ferry {
+    /// `None` where the system gives no thread.
+    fn start(one_way: Duration) -> Option<Self> {
+        let (questions, asked) = blocking::channel::<(Instant, oneshot::Sender<()>)>();
+        let keep = move || {
+            for (due, arrived) in asked {
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                // Nobody listens any more on a line that was cut.
+                let _ = arrived.send(());
+            }
+        };
+        thread::Builder::new().name("line".into()).spawn(keep).ok()?;
+        Some(Self { one_way, questions })
+    }
+
+    /// Resolves when what is sent now arrives at the other end.
+    fn across(&self) -> oneshot::Receiver<()> {
+        let (arrived, arrives) = oneshot::channel();
+        // An ended thread drops the sender: then the receiver resolves at once.
+        let _ = self.questions.send((Instant::now() + self.one_way, arrived));
+        arrives
+    }
+}
 
 /// A running forwarder; dropping it cuts its connections.
 pub(super) struct Line {
@@ -48,8 +81,9 @@ impl Drop for Line {
 
 async fn serve(listener: TcpListener, target: SocketAddr, one_way: Duration, dark: Arc<AtomicBool>) {
     let mut connections = JoinSet::new();
+    let Some(ferry) = Ferry::start(one_way) else { return };
     while let Ok((near, _)) = listener.accept().await {
-        let dark = Arc::clone(&dark);
+        let (dark, ferry) = (Arc::clone(&dark), ferry.clone());
         connections.spawn(async move {
             let Ok(far) = TcpStream::connect(target).await else { return };
             if near.set_nodelay(true).and(far.set_nodelay(true)).is_err() {
@@ -57,13 +91,13 @@ async fn serve(listener: TcpListener, target: SocketAddr, one_way: Duration, dar
             }
             let (near_in, near_out) = near.into_split();
             let (far_in, far_out) = far.into_split();
-            tokio::join!(forward(near_in, far_out, one_way, &dark), forward(far_in, near_out, one_way, &dark));
+            tokio::join!(forward(near_in, far_out, &ferry, &dark), forward(far_in, near_out, &ferry, &dark));
         });
     }
 }
 
-async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, one_way: Duration, dark: &AtomicBool) {
-    let (sender, mut line) = mpsc::channel::<(Instant, Vec<u8>)>(CHUNKS_IN_FLIGHT);
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, ferry: &Ferry, dark: &AtomicBool) {
+    let (sender, mut line) = mpsc::channel::<(oneshot::Receiver<()>, Vec<u8>)>(CHUNKS_IN_FLIGHT);
     let read = async move {
         loop {
             let mut chunk = vec![0; CHUNK_BYTES];
@@ -74,14 +108,14 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, one_way: Durat
                 Ok(_) if dark.load(Relaxed) => continue,
                 Ok(n) => chunk.truncate(n),
             }
-            if sender.send((Instant::now() + one_way, chunk)).await.is_err() {
+            if sender.send((ferry.across(), chunk)).await.is_err() {
                 return;
             }
         }
     };
     let write = async move {
-        while let Some((due, chunk)) = line.recv().await {
-            tokio::time::sleep_until(due).await;
+        while let Some((arrives, chunk)) = line.recv().await {
+            let _ = arrives.await;
             if dark.load(Relaxed) {
                 continue;
             }

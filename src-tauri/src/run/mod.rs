@@ -8,6 +8,7 @@ mod bench;
 mod commands;
 mod device;
 mod hub;
+mod lent;
 mod loading;
 mod model;
 mod progress;
