@@ -15,6 +15,6 @@ pub use crate::kernel::bench::{
 pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};
 pub use dispatch::{Cell as DispatchCell, DispatchBench, DispatchBenchError, DispatchOptions, dispatch};
-pub use far::Far;
+pub use far::{Far, Outside};
 pub use speculate::{SpeculateBench, SpeculateOptions, speculate};
 pub use streams::{Size, StreamsBench, StreamsBenchError, StreamsOptions, streams};

@@ -1,5 +1,5 @@
-//! A TCP forwarder that delays every byte by half a round trip and can go dark or be cut: for `kvasir demo --rtt` and
-//! `--chaos`.
+//! A TCP forwarder that delays every byte by half a round trip, carries so much and no more, and can go dark or be cut:
+//! for `kvasir demo --rtt` and `--chaos`, and for benches.
 //!
 //! Bytes keep their order and overlap in flight as on a real line; what is not imitated is TCP's own behaviour
 //! over distance (slow start, loss), for which a real link or a TUN device is needed. Why a thread keeps the time: the
@@ -22,16 +22,18 @@ use tokio::task::{JoinHandle, JoinSet};
 const CHUNKS_IN_FLIGHT: usize = 256;
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Tells when `one_way` has passed since it was asked; asked in order, as every question waits for as long.
-#[derive(Clone)]
+/// One direction of a line: tells when what is sent arrives at its other end.
 struct Ferry {
     one_way: Duration,
+    bits_per_s: Option<u64>,
+    /// When what was sent so far has left.
+    free: Instant,
     questions: blocking::Sender<(Instant, oneshot::Sender<()>)>,
 }
 
 impl Ferry {
     /// `None` where the system gives no thread.
-    fn start(one_way: Duration) -> Option<Self> {
+    fn start(one_way: Duration, bits_per_s: Option<u64>) -> Option<Self> {
         let (questions, asked) = blocking::channel::<(Instant, oneshot::Sender<()>)>();
         let keep = move || {
             for (due, arrived) in asked {
@@ -41,14 +43,16 @@ impl Ferry {
             }
         };
         thread::Builder::new().name("line".into()).spawn(keep).ok()?;
-        Some(Self { one_way, questions })
+        Some(Self { one_way, bits_per_s, free: Instant::now(), questions })
     }
 
-    /// Resolves when what is sent now arrives at the other end.
-    fn across(&self) -> oneshot::Receiver<()> {
+    /// Resolves when `bytes` that are sent now have arrived; later ones never do so earlier.
+    fn across(&mut self, bytes: usize) -> oneshot::Receiver<()> {
         let (arrived, arrives) = oneshot::channel();
+        let takes = self.bits_per_s.map_or(0.0, |rate| 8.0 * bytes as f64 / rate as f64);
+        self.free = self.free.max(Instant::now()) + Duration::from_secs_f64(takes);
         // An ended thread drops the sender: then the receiver resolves at once.
-        let _ = self.questions.send((Instant::now() + self.one_way, arrived));
+        let _ = self.questions.send((self.free + self.one_way, arrived));
         arrives
     }
 }
@@ -60,10 +64,12 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Forwards connections on `listener` to `target`, adding `one_way` in each direction.
-    pub fn start(listener: TcpListener, target: SocketAddr, one_way: Duration) -> Self {
+    /// Forwards connections on `listener` to `target`, adding `one_way` in each direction, where each connection carries
+    /// `bits_per_s`.
+    pub fn start(listener: TcpListener, target: SocketAddr, one_way: Duration, bits_per_s: Option<u64>) -> Self {
         let dark = Arc::new(AtomicBool::new(false));
-        let task = tokio::spawn(serve(listener, target, one_way, Arc::clone(&dark)));
+        let ferries = move || Some([Ferry::start(one_way, bits_per_s)?, Ferry::start(one_way, bits_per_s)?]);
+        let task = tokio::spawn(serve(listener, target, ferries, Arc::clone(&dark)));
         Self { task, dark }
     }
 
@@ -79,11 +85,16 @@ impl Drop for Line {
     }
 }
 
-async fn serve(listener: TcpListener, target: SocketAddr, one_way: Duration, dark: Arc<AtomicBool>) {
+async fn serve(
+    listener: TcpListener,
+    target: SocketAddr,
+    ferries: impl Fn() -> Option<[Ferry; 2]>,
+    dark: Arc<AtomicBool>,
+) {
     let mut connections = JoinSet::new();
-    let Some(ferry) = Ferry::start(one_way) else { return };
     while let Ok((near, _)) = listener.accept().await {
-        let (dark, ferry) = (Arc::clone(&dark), ferry.clone());
+        let Some([there, back]) = ferries() else { continue };
+        let dark = Arc::clone(&dark);
         connections.spawn(async move {
             let Ok(far) = TcpStream::connect(target).await else { return };
             if near.set_nodelay(true).and(far.set_nodelay(true)).is_err() {
@@ -91,12 +102,12 @@ async fn serve(listener: TcpListener, target: SocketAddr, one_way: Duration, dar
             }
             let (near_in, near_out) = near.into_split();
             let (far_in, far_out) = far.into_split();
-            tokio::join!(forward(near_in, far_out, &ferry, &dark), forward(far_in, near_out, &ferry, &dark));
+            tokio::join!(forward(near_in, far_out, there, &dark), forward(far_in, near_out, back, &dark));
         });
     }
 }
 
-async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, ferry: &Ferry, dark: &AtomicBool) {
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut ferry: Ferry, dark: &AtomicBool) {
     let (sender, mut line) = mpsc::channel::<(oneshot::Receiver<()>, Vec<u8>)>(CHUNKS_IN_FLIGHT);
     let read = async move {
         loop {
@@ -108,7 +119,7 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, ferry: &Ferry,
                 Ok(_) if dark.load(Relaxed) => continue,
                 Ok(n) => chunk.truncate(n),
             }
-            if sender.send((ferry.across(), chunk)).await.is_err() {
+            if sender.send((ferry.across(chunk.len()), chunk)).await.is_err() {
                 return;
             }
         }
