@@ -91,6 +91,16 @@ async fn inner_servers_refuse_public_addresses_unless_told_otherwise() {
     assert!(matches!(error, BindError::Public { .. }) && error.to_string().contains("--allow-public"), "{error}");
     assert!(bind::listen_private(open, true, "--allow-public").await.is_ok());
     assert!(bind::listen_private("127.0.0.1:0".parse().unwrap(), false, "--allow-public").await.is_ok());
+    // The operator's listener has neither keys nor TLS: a private network is too many.
+    for wide in ["0.0.0.0:0", "10.0.0.1:0", "[::]:0"] {
+        let error = bind::listen_loopback(wide.parse().unwrap(), false, "--allow-public").await.unwrap_err();
+        assert!(
+            matches!(error, BindError::NotLoopback { .. }) && error.to_string().contains("--allow-public"),
+            "{error}"
+        );
+    }
+    assert!(bind::listen_loopback(open, true, "--allow-public").await.is_ok());
+    assert!(bind::listen_loopback("127.0.0.1:0".parse().unwrap(), false, "--allow-public").await.is_ok());
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvasir::gateway::{GatewayConfig, HubEndpoint, serve};
+use kvasir::gateway::{GatewayConfig, HubEndpoint, Listeners, serve};
 use kvasir::ledger::{Ledger, Meter};
 use kvasir::net::tls::{TrialCertificates, client_config_from_pem, server_config_from_pem, wrap_client};
 use kvasir::shutdown::{self, ShutdownTrigger};
@@ -60,7 +60,7 @@ impl TestHub {
         let target = head.split(' ').nth(1).unwrap().to_owned();
         let body = if let Some(query) = target.strip_prefix("/v1/meters?after=") {
             let (after, limit) = query.split_once("&limit=").unwrap();
-            let page = book.meter_page(HUB, after.parse().unwrap(), limit.parse().unwrap()).await.unwrap();
+            let page = book.meter_page(HUB, after.parse().unwrap(), None, limit.parse().unwrap()).await.unwrap();
             serde_json::to_string(&page).unwrap()
         } else if target == "/status" {
             json!({ "backbone_reachable": true, "sessions": 1 }).to_string()
@@ -95,6 +95,8 @@ impl TestHub {
 
 pub(super) struct TestGateway {
     pub(super) addr: SocketAddr,
+    /// The operator's listener.
+    pub(super) admin: SocketAddr,
     pub(super) client: Arc<rustls::ClientConfig>,
     pub(super) trigger: ShutdownTrigger,
     pub(super) task: JoinHandle<()>,
@@ -107,12 +109,17 @@ impl TestGateway {
         let tls = server_config_from_pem(&certificates.cert_pem, &certificates.key_pem).unwrap();
         let mut config = GatewayConfig::new(tls, vec![HubEndpoint { addr: hub }]);
         config.poll_interval = Duration::from_millis(20);
+        // Tests ask again without a pause.
+        config.limits.handshakes_per_peer_minute = 1_000_000;
         change(&mut config);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
+        let operators = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let admin = operators.local_addr().unwrap();
         let (trigger, shutdown) = shutdown::channel();
-        let task = tokio::spawn(serve(listener, config, ledger.clone(), shutdown));
-        Self { addr, client, trigger, task }
+        let listeners = Listeners { public: listener, admin: Some(operators) };
+        let task = tokio::spawn(serve(listeners, config, ledger.clone(), shutdown));
+        Self { addr, admin, client, trigger, task }
     }
 
     pub(super) async fn dial(&self) -> Tls {
@@ -128,8 +135,16 @@ impl TestGateway {
         let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
         read.unwrap_or_else(|error| panic!("{request:?}: {error}"));
         let answer = String::from_utf8(answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {request:?}"));
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        parse(&answer).unwrap_or_else(|| panic!("no answer to {request:?}"))
+    }
+
+    /// What the operator is told.
+    pub(super) async fn admin(&self, target: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.admin).await.unwrap();
+        stream.write_all(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+        parse(&answer).unwrap()
     }
 
     pub(super) async fn get(&self, target: &str) -> (u16, Value) {
@@ -155,6 +170,12 @@ impl TestGateway {
         self.trigger.fire();
         timeout(PATIENCE, self.task).await.unwrap().unwrap();
     }
+}
+
+/// An answer's status and body.
+fn parse(answer: &str) -> Option<(u16, String)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
 /// A gateway with a hub that lives as long as the test.

@@ -36,7 +36,7 @@ pub struct RoleFlags {
     /// Address to listen on (backbone: for hubs; hub: for gateways; gateway: for workers and the public).
     #[arg(long)]
     pub listen: Option<SocketAddr>,
-    /// Listen on an address that the whole network reaches, although hub and backbone should not be public.
+    /// Listen on an address that the whole network reaches, although hub and backbone (gateway: --admin) should not be public.
     #[arg(long)]
     pub allow_public: bool,
     /// backbone: model file (.gguf) or directory (safetensors); worker: as --weights.
@@ -72,10 +72,13 @@ pub struct RoleFlags {
     /// gateway: most connections of one address (IPv6: of a /64); more than 256 where many rigs share one.
     #[arg(long)]
     pub connections_per_address: Option<NonZeroUsize>,
-    /// hub, gateway: where accounts are kept, e.g. sqlite:ledger.db.
-    #[arg(long, env = "KVASIR_LEDGER")]
+    /// gateway: address of a plain HTTP listener for the operator (/metrics, /status), on loopback; none when absent.
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<SocketAddr>,
+    /// hub, gateway: where accounts are kept: sqlite:FILE for one machine, postgres://USER@HOST/DATABASE for several.
+    #[arg(long, value_name = "URL", env = "KVASIR_LEDGER", hide_env_values = true)]
     pub ledger: Option<String>,
-    /// gateway: PEM file with the certificate chain.
+    /// gateway: PEM file with the certificate chain; a changed file is taken without a restart.
     #[arg(long, requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// gateway: PEM file with the certificate's private key.

@@ -69,6 +69,8 @@ pub(super) struct HubTable {
 pub(super) struct GatewayTable {
     pub listen: Option<SocketAddr>,
     pub connections_per_address: Option<NonZeroUsize>,
+    pub admin: Option<SocketAddr>,
+    pub allow_public: Option<bool>,
     pub hubs: Option<Vec<SocketAddr>>,
     pub public_hosts: Option<Vec<String>>,
     pub tls_cert: Option<PathBuf>,

@@ -32,6 +32,10 @@ pub struct Gateway {
     pub public_hosts: Vec<String>,
     /// Most connections of one address, if said.
     pub connections_per_address: Option<NonZeroUsize>,
+    /// For the operator.
+    pub admin: Option<SocketAddr>,
+    /// Whether that may be reached from other machines.
+    pub allow_public: bool,
     /// Certificates.
     pub tls: Tls,
     /// Trial certificates and accounts.
@@ -68,6 +72,8 @@ impl Gateway {
             hubs,
             public_hosts: list(&flags.public_hosts, file.public_hosts),
             connections_per_address: flags.connections_per_address.or(file.connections_per_address),
+            admin: flags.admin.or(file.admin),
+            allow_public: flags.allow_public || file.allow_public.unwrap_or(false),
             tls,
             ledger: ledger_url(flags, file.ledger, &state),
             state,

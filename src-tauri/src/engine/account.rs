@@ -1,11 +1,15 @@
 //! Asks the gateway what it owes the wallet, again and again.
 //!
+//! What has not changed is not sent again: a question names what is known by its ETag.
+//!
 //! **Promises:** the gateway's account is the only source of money that is shown; what it last said stays, with its
 //! age, while nobody answers; an answer is at most [`ANSWER_BYTES_MAX`] long and comes within [`DEADLINE`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::StatusCode;
+use reqwest::header::{ETAG, HeaderValue, IF_NONE_MATCH};
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -69,7 +73,7 @@ impl Default for Intervals {
 }
 
 /// The part of a gateway's account that is shown.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 struct Statement {
     address: PublicKey,
     pending_nano_kvr: NanoKvr,
@@ -86,6 +90,21 @@ pub(super) struct Asking {
     clock: Arc<dyn Clock>,
     /// Gateway and sequence of the last answer.
     last: Option<(usize, u64)>,
+    /// What a gateway last said in full, and under which ETag.
+    told: Option<Told>,
+}
+
+/// An answer and what stands for it.
+struct Told {
+    gateway: usize,
+    etag: HeaderValue,
+    statement: Statement,
+}
+
+/// An answer's body and ETag.
+struct Body {
+    bytes: Vec<u8>,
+    etag: Option<HeaderValue>,
 }
 
 impl Asking {
@@ -99,7 +118,7 @@ impl Asking {
             .redirect(reqwest::redirect::Policy::none());
         let client = client.build().map_err(|e| TlsError::Rustls(rustls::Error::General(e.to_string())))?;
         let gateways = invite.gateways.iter().filter_map(|url| public_of(url)).collect();
-        Ok(Self { client, gateways, address, clock, last: None })
+        Ok(Self { client, gateways, address, clock, last: None, told: None })
     }
 
     /// Asks until nobody wants to know any more.
@@ -148,35 +167,53 @@ impl Asking {
         })
     }
 
-    async fn statement(&self, index: usize) -> Result<Statement, AccountError> {
+    async fn statement(&mut self, index: usize) -> Result<Statement, AccountError> {
         let gateway = self.gateways[index].clone();
-        let body = match timeout(DEADLINE, self.body(&gateway)).await {
+        let told = self.told.as_ref().filter(|told| told.gateway == index);
+        let body = match timeout(DEADLINE, self.body(&gateway, told.map(|told| &told.etag))).await {
             Ok(body) => body?,
             Err(_) => return Err(AccountError::Unreachable { gateway, reason: format!("nothing in {DEADLINE:?}") }),
         };
-        match serde_json::from_slice::<Statement>(&body) {
-            Ok(statement) if statement.address == self.address => Ok(statement),
+        let Some(body) = body else {
+            let got = || AccountError::Answer { gateway, got: "nothing new, before anything".to_owned() };
+            return told.map(|told| told.statement.clone()).ok_or_else(got);
+        };
+        match serde_json::from_slice::<Statement>(&body.bytes) {
+            Ok(statement) if statement.address == self.address => {
+                let told = |etag| Told { gateway: index, etag, statement: statement.clone() };
+                self.told = body.etag.map(told);
+                Ok(statement)
+            }
             Ok(statement) => Err(AccountError::Answer { gateway, got: format!("one of {}", statement.address) }),
             Err(error) => Err(AccountError::Answer { gateway, got: error.to_string() }),
         }
     }
 
-    async fn body(&self, gateway: &str) -> Result<Vec<u8>, AccountError> {
+    /// The account as the gateway tells it; `None` when it is still what `known` stands for.
+    async fn body(&self, gateway: &str, known: Option<&HeaderValue>) -> Result<Option<Body>, AccountError> {
         let unreachable =
             |error: reqwest::Error| AccountError::Unreachable { gateway: gateway.to_owned(), reason: root_of(&error) };
         let url = format!("{gateway}/v1/wallets/{}", self.address);
-        let mut response = self.client.get(url).send().await.map_err(unreachable)?;
+        let mut request = self.client.get(url);
+        if let Some(etag) = known {
+            request = request.header(IF_NONE_MATCH, etag);
+        }
+        let mut response = request.send().await.map_err(unreachable)?;
+        if known.is_some() && response.status() == StatusCode::NOT_MODIFIED {
+            return Ok(None);
+        }
         if !response.status().is_success() {
             return Err(AccountError::Answer { gateway: gateway.to_owned(), got: response.status().to_string() });
         }
-        let mut body = Vec::new();
+        let etag = response.headers().get(ETAG).cloned();
+        let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-            if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+            if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
                 return Err(AccountError::Answer { gateway: gateway.to_owned(), got: "a very long one".to_owned() });
             }
-            body.extend_from_slice(&chunk);
+            bytes.extend_from_slice(&chunk);
         }
-        Ok(body)
+        Ok(Some(Body { bytes, etag }))
     }
 }
 

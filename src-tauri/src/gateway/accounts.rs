@@ -12,8 +12,9 @@ use tokio::time::{Instant, sleep};
 use super::config::GatewayConfig;
 use super::hub_leg::{self, HubError};
 use super::metrics::Metrics;
+use super::subscriptions::Subscriptions;
 use crate::clock::{Clock, SystemClock};
-use crate::ledger::{Applied, Ledger, LedgerError, METERS_PER_PAGE_MAX, MeterPage};
+use crate::ledger::{Applied, Ledger, LedgerError, METERS_PER_PAGE_MAX, MeterPage, Position};
 use crate::shutdown::Shutdown;
 
 /// Longest pause between polls of a hub that does not answer.
@@ -37,9 +38,13 @@ enum PollError {
 }
 
 /// The part of a hub's `/status` that a gateway shows on.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct HubStatus {
+    sessions: Option<u64>,
+    draining: bool,
     backbone_reachable: Option<bool>,
+    backbone_error: Option<String>,
 }
 
 /// The accounts of one gateway.
@@ -48,14 +53,20 @@ pub struct Accounts {
     config: Arc<GatewayConfig>,
     ledger: Ledger,
     metrics: Arc<Metrics>,
+    subscriptions: Arc<Subscriptions>,
     clock: SystemClock,
 }
 
 impl Accounts {
     /// Nothing is polled before [`Accounts::run`].
     #[must_use]
-    pub fn new(config: Arc<GatewayConfig>, ledger: Ledger, metrics: Arc<Metrics>) -> Self {
-        Self { config, ledger, metrics, clock: SystemClock::default() }
+    pub fn new(
+        config: Arc<GatewayConfig>,
+        ledger: Ledger,
+        metrics: Arc<Metrics>,
+        subscriptions: Arc<Subscriptions>,
+    ) -> Self {
+        Self { config, ledger, metrics, subscriptions, clock: SystemClock::default() }
     }
 
     /// Polls one hub until the shutdown, less often while it fails.
@@ -85,12 +96,19 @@ impl Accounts {
         match self.poll_pages(index).await {
             Ok(()) => {
                 let now = self.clock.unix_ms();
-                self.metrics.leg(index, |leg| (leg.reachable, leg.last_poll_unix_ms) = (true, now));
+                self.metrics.leg(index, |leg| {
+                    (leg.reachable, leg.last_poll_unix_ms) = (true, now);
+                    leg.error = None;
+                });
                 true
             }
             Err(error) => {
                 tracing::warn!(hub = index, %error, "a poll failed");
-                self.metrics.leg(index, |leg| (leg.reachable, leg.backbone_reachable) = (false, None));
+                self.metrics.leg(index, |leg| {
+                    (leg.reachable, leg.error) = (false, Some(error.to_string()));
+                    // Nobody tells what lies behind it.
+                    (leg.sessions, leg.backbone_reachable, leg.backbone_error) = (None, None, None);
+                });
                 false
             }
         }
@@ -99,22 +117,32 @@ impl Accounts {
     async fn poll_pages(&self, index: usize) -> Result<(), PollError> {
         let Some(hub) = self.config.hubs.get(index) else { return Ok(()) };
         let name = hub.addr.to_string();
-        let mut after = self.ledger.poll_position(&name).await?;
+        let mut position = self.ledger.poll_position(&name).await?;
         for _ in 0..PAGES_PER_POLL_MAX {
-            let target = format!("/v1/meters?after={after}&limit={METERS_PER_PAGE_MAX}");
+            let mut after = position.change_seq;
+            // A hub of an earlier version names no run, and would not take one.
+            let run = position.run.map(|run| format!("&run={run}")).unwrap_or_default();
+            let target = format!("/v1/meters?after={after}&limit={METERS_PER_PAGE_MAX}{run}");
             let page: MeterPage = hub_leg::get(hub, &target, &self.config).await?;
             self.metrics.leg(index, |leg| (leg.hub, leg.version) = (Some(page.hub), Some(page.version.clone())));
+            if let Some(from) = page.from.filter(|from| *from < after) {
+                tracing::warn!(hub = %page.hub, after, from, "a hub's ledger was restored from a backup");
+                after = from;
+            }
             if page.last_change_seq < after {
                 tracing::warn!(hub = %page.hub, after, last = page.last_change_seq, "a hub's ledger was replaced");
-                after = 0;
-                self.ledger.set_poll_position(&name, after).await?;
+                position = Position::default();
+                self.ledger.set_poll_position(&name, position).await?;
                 continue;
             }
             let Some(last) = last_change(&page, after)? else { return Ok(()) };
             let applied = self.ledger.apply(&page.meters, self.config.rate).await?;
             self.report(index, &applied);
-            self.ledger.set_poll_position(&name, last).await?;
-            after = last;
+            if applied.transfers > 0 {
+                self.subscriptions.refresh(page.meters.iter().map(|meter| meter.wallet)).await;
+            }
+            position = Position { change_seq: last, run: page.run };
+            self.ledger.set_poll_position(&name, position).await?;
             if last == page.last_change_seq {
                 return Ok(());
             }
@@ -137,12 +165,14 @@ impl Accounts {
     /// Asks a hub for the next leg of the road.
     async fn look(&self, index: usize) {
         let Some(hub) = self.config.hubs.get(index) else { return };
-        let said = hub_leg::get::<HubStatus>(hub, "/status", &self.config).await;
-        let backbone = said.map(|status| status.backbone_reachable).unwrap_or_else(|error| {
+        let said = hub_leg::get::<HubStatus>(hub, "/status", &self.config).await.unwrap_or_else(|error| {
             tracing::debug!(%error, "a hub does not tell its status");
-            None
+            HubStatus::default()
         });
-        self.metrics.leg(index, |leg| leg.backbone_reachable = backbone);
+        self.metrics.leg(index, |leg| {
+            (leg.sessions, leg.draining) = (said.sessions, said.draining);
+            (leg.backbone_reachable, leg.backbone_error) = (said.backbone_reachable, said.backbone_error);
+        });
     }
 }
 

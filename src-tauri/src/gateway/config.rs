@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustls::ServerConfig;
 
 use crate::ledger::Rate;
+use crate::net::certificate::CertificateFiles;
 use crate::net::peer::PeerSecurity;
 
 /// A hub that this gateway serves.
@@ -24,11 +25,45 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one IPv4 address or IPv6 /64. Several rigs share a home, many homes share a carrier's address.
     pub connections_per_peer: usize,
+    /// Those of an address of which no request was read yet: a crowd behind one address comes in over some seconds,
+    /// each of it is here for a few round trips.
+    pub fresh_per_peer: usize,
+    /// Handshakes of an address in a minute. Four for each of its connections: at 0.3 ms each, one address can have half
+    /// a hundredth of a core.
+    pub handshakes_per_peer_minute: usize,
+    /// Subscriptions to wallets in all, of an address, and to one wallet.
+    pub subscriptions: Subscribers,
+}
+
+/// How many may listen for credits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subscribers {
+    /// In all: a tenth of the connections.
+    pub all: usize,
+    /// Of one address.
+    pub per_peer: usize,
+    /// To one wallet; it is one person's.
+    pub per_wallet: usize,
+}
+
+impl Limits {
+    /// As many connections of one address as said, and four times as many handshakes in a minute.
+    #[must_use]
+    pub fn of_address(connections: usize) -> Self {
+        let handshakes_per_peer_minute = connections.saturating_mul(4);
+        Self { connections_per_peer: connections, handshakes_per_peer_minute, ..Self::default() }
+    }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 10_000, connections_per_peer: 256 }
+        Self {
+            connections: 10_000,
+            connections_per_peer: 256,
+            fresh_per_peer: 64,
+            handshakes_per_peer_minute: 4 * 256,
+            subscriptions: Subscribers { all: 1_000, per_peer: 32, per_wallet: 8 },
+        }
     }
 }
 
@@ -47,6 +82,14 @@ pub struct Deadlines {
     pub half_closed: Duration,
     /// Splices that go on after the shutdown was asked for.
     pub drain: Duration,
+    /// A subscription; whoever still listens comes again.
+    pub subscription: Duration,
+    /// Between two signs of life of a subscription without news: well below the minute of most proxies.
+    pub heartbeat: Duration,
+    /// Between two looks at the accounts behind all subscriptions, for what other gateways credited.
+    pub refresh: Duration,
+    /// Between two looks at the certificate's files.
+    pub certificate: Duration,
 }
 
 impl Default for Deadlines {
@@ -58,6 +101,10 @@ impl Default for Deadlines {
             idle: Duration::from_secs(90),
             half_closed: Duration::from_secs(10),
             drain: Duration::from_secs(30),
+            subscription: Duration::from_secs(3600),
+            heartbeat: Duration::from_secs(20),
+            refresh: Duration::from_secs(10),
+            certificate: Duration::from_secs(10),
         }
     }
 }
@@ -67,6 +114,8 @@ impl Default for Deadlines {
 pub struct GatewayConfig {
     /// The public certificate; `http/1.1` is the only protocol spoken.
     pub tls: Arc<ServerConfig>,
+    /// The files behind it, to be looked at again; none when it came from elsewhere.
+    pub certificate: Option<Arc<CertificateFiles>>,
     /// Tried in turn.
     pub hubs: Vec<HubEndpoint>,
     /// How this gateway and its hubs recognise each other.
@@ -89,6 +138,7 @@ impl GatewayConfig {
     pub fn new(tls: Arc<ServerConfig>, hubs: Vec<HubEndpoint>) -> Self {
         Self {
             tls,
+            certificate: None,
             hubs,
             hub_peer: PeerSecurity::Loopback,
             public_hosts: Vec::new(),

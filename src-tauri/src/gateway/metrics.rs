@@ -1,11 +1,12 @@
-//! Counters of a running gateway and what `/status` tells. Never money: that is the ledger's.
+//! Counters of a running gateway, what `/status` tells, and the page of `/metrics`. Never money: that is the ledger's.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
+use super::permits::Limit;
+use crate::telemetry::MetricsPage;
 use crate::types::PublicKey;
 
 /// A monotone counter, or a gauge when its owner also takes away.
@@ -29,21 +30,42 @@ impl Counter {
     }
 }
 
-/// The leg from this gateway to one hub, as the last poll saw it.
+/// The road behind this gateway: its leg to one hub, as the last poll saw it, and the hub's leg to the backbone, as the
+/// hub last told it. Addresses and reasons are for the operator alone: see [`HubLeg::for_the_public`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HubLeg {
     /// The hub's key, once it was heard of.
     pub hub: Option<PublicKey>,
     /// Its program version.
     pub version: Option<String>,
+    /// Where it is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// Whether the last poll succeeded.
     pub reachable: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Whether the hub is about to stop.
+    pub draining: bool,
+    /// Its open sessions, as far as it said.
+    pub sessions: Option<u64>,
     /// Whether the hub reached its backbone, as far as it said.
     pub backbone_reachable: Option<bool>,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backbone_error: Option<String>,
     /// When a poll last succeeded; 0 = never.
     pub last_poll_unix_ms: u64,
     /// Meter rows refused since the start: each is an alarm.
     pub meters_refused: u64,
+}
+
+impl HubLeg {
+    /// Without what only the operator should read.
+    fn for_the_public(self) -> Self {
+        Self { address: None, error: None, backbone_error: None, ..self }
+    }
 }
 
 /// What `/status` answers.
@@ -53,7 +75,7 @@ pub struct Status {
     pub version: &'static str,
     /// Whether a shutdown was asked for.
     pub draining: bool,
-    /// The legs to the hubs.
+    /// The legs to the hubs and behind them.
     pub hubs: Vec<HubLeg>,
     /// Workers being spliced.
     pub splices_open: u64,
@@ -69,6 +91,8 @@ pub struct Status {
     pub refused_heads: u64,
     /// Upgrades that no hub took.
     pub refused_by_hub: u64,
+    /// Subscriptions to wallets that are open.
+    pub subscriptions_open: u64,
 }
 
 /// Shared by the tasks of one gateway.
@@ -78,6 +102,8 @@ pub struct Metrics {
     pub draining: AtomicBool,
     /// One per configured hub, in their order.
     pub legs: Mutex<Vec<HubLeg>>,
+    /// Connections open, of any kind.
+    pub connections_open: Counter,
     /// See [`Status`].
     pub splices_open: Counter,
     /// See [`Status`].
@@ -86,19 +112,28 @@ pub struct Metrics {
     pub bytes_up: Counter,
     /// See [`Status`].
     pub bytes_down: Counter,
-    /// See [`Status`].
-    pub refused_by_limit: Counter,
+    /// In the order of [`Limit::EACH`].
+    pub refused_by_limit: [Counter; Limit::EACH.len()],
     /// See [`Status`].
     pub refused_heads: Counter,
     /// See [`Status`].
     pub refused_by_hub: Counter,
+    /// Requests of the public HTTP.
+    pub requests: Counter,
+    /// See [`Status`].
+    pub subscriptions_open: Counter,
+    /// Certificates taken from changed files.
+    pub certificates_taken: Counter,
+    /// Changed certificate files that could not be used.
+    pub certificates_kept: Counter,
 }
 
 impl Metrics {
-    /// For a gateway of some hubs.
+    /// For a gateway of hubs at these addresses.
     #[must_use]
-    pub fn new(hubs: usize) -> Self {
-        Self { legs: Mutex::new(vec![HubLeg::default(); hubs]), ..Self::default() }
+    pub fn new(hubs: impl IntoIterator<Item = String>) -> Self {
+        let legs = hubs.into_iter().map(|address| HubLeg { address: Some(address), ..HubLeg::default() });
+        Self { legs: Mutex::new(legs.collect()), ..Self::default() }
     }
 
     /// Changes what is known of a leg.
@@ -109,7 +144,14 @@ impl Metrics {
         }
     }
 
-    /// A picture of now.
+    /// Counts a connection that a limit kept out.
+    pub fn refused(&self, limit: Limit) {
+        for (each, counter) in Limit::EACH.iter().zip(&self.refused_by_limit) {
+            counter.add(u64::from(*each == limit));
+        }
+    }
+
+    /// A picture of now, for the operator.
     #[must_use]
     pub fn status(&self) -> Status {
         Status {
@@ -120,9 +162,76 @@ impl Metrics {
             splices: self.splices.get(),
             bytes_up: self.bytes_up.get(),
             bytes_down: self.bytes_down.get(),
-            refused_by_limit: self.refused_by_limit.get(),
+            refused_by_limit: self.refused_by_limit.iter().map(Counter::get).sum(),
             refused_heads: self.refused_heads.get(),
             refused_by_hub: self.refused_by_hub.get(),
+            subscriptions_open: self.subscriptions_open.get(),
+        }
+    }
+
+    /// The same for everybody.
+    #[must_use]
+    pub fn public_status(&self) -> Status {
+        let status = self.status();
+        Status { hubs: status.hubs.into_iter().map(HubLeg::for_the_public).collect(), ..status }
+    }
+
+    /// The page of `/metrics`. README documents every name.
+    #[must_use]
+    pub fn page(&self) -> String {
+        let status = self.status();
+        let mut page = MetricsPage::default();
+        let draining = u8::from(status.draining);
+        page.one("kvasir_gateway_draining", "gauge", "1 once a stop was asked for.", draining);
+        let open = self.connections_open.get();
+        page.one("kvasir_gateway_connections_open", "gauge", "Public connections of any kind.", open);
+        page.one("kvasir_gateway_splices_open", "gauge", "Workers being spliced.", status.splices_open);
+        page.one("kvasir_gateway_splices_total", "counter", "Workers spliced since the start.", status.splices);
+        page.head("kvasir_gateway_bytes_total", "counter", "Bytes spliced, by direction.");
+        page.line("kvasir_gateway_bytes_total{to=\"hub\"}", status.bytes_up);
+        page.line("kvasir_gateway_bytes_total{to=\"worker\"}", status.bytes_down);
+        page.head("kvasir_gateway_refused_total", "counter", "Connections that were not served, by why.");
+        for (limit, counter) in Limit::EACH.iter().zip(&self.refused_by_limit) {
+            page.line(&format!("kvasir_gateway_refused_total{{why=\"{}\"}}", limit.name()), counter.get());
+        }
+        page.line("kvasir_gateway_refused_total{why=\"head\"}", status.refused_heads);
+        page.line("kvasir_gateway_refused_total{why=\"hub\"}", status.refused_by_hub);
+        page.one("kvasir_gateway_requests_total", "counter", "Requests of the public HTTP.", self.requests.get());
+        let subscriptions = status.subscriptions_open;
+        page.one("kvasir_gateway_subscriptions_open", "gauge", "Subscriptions to wallets.", subscriptions);
+        page.head("kvasir_gateway_certificates_total", "counter", "Changed certificate files, by what became of them.");
+        page.line("kvasir_gateway_certificates_total{end=\"taken\"}", self.certificates_taken.get());
+        page.line("kvasir_gateway_certificates_total{end=\"kept_old\"}", self.certificates_kept.get());
+        legs(&mut page, &status.hubs);
+        page.into_text()
+    }
+}
+
+/// A leg that nobody can tell about has no value.
+fn legs(page: &mut MetricsPage, hubs: &[HubLeg]) {
+    type Value = fn(&HubLeg) -> Option<u64>;
+    let metrics: [(&str, &str, &str, Value); 5] = [
+        ("kvasir_gateway_hub_up", "gauge", "Whether the last poll of a hub succeeded.", |leg| {
+            Some(leg.reachable.into())
+        }),
+        ("kvasir_gateway_hub_sessions", "gauge", "Open sessions of a hub.", |leg| leg.sessions),
+        ("kvasir_gateway_backbone_up", "gauge", "Whether a hub reaches its backbone.", |leg| {
+            leg.backbone_reachable.map(u64::from)
+        }),
+        ("kvasir_gateway_hub_polled_unix_ms", "gauge", "When a poll of a hub last succeeded.", |leg| {
+            Some(leg.last_poll_unix_ms)
+        }),
+        ("kvasir_gateway_meters_refused_total", "counter", "Meter rows of a hub that were refused: alarms.", |leg| {
+            Some(leg.meters_refused)
+        }),
+    ];
+    for (name, kind, help, value) in metrics {
+        page.head(name, kind, help);
+        for leg in hubs {
+            let Some(value) = value(leg) else { continue };
+            let address = leg.address.as_deref().unwrap_or_default();
+            let key = leg.hub.map(|key| key.to_string()).unwrap_or_default();
+            page.line(&format!("{name}{{hub=\"{key}\",address=\"{address}\"}}"), value);
         }
     }
 }

@@ -2,22 +2,28 @@
 //!
 //! A worker's connection passes `server` (permits, one deadline over TLS and head), `upgrade` (the hub must answer
 //! 101 before one more byte is forwarded) and `splice` (bytes both ways, untouched). Everything else is the public
-//! HTTP of `api`. `accounts` polls the hubs and credits wallets through the ledger.
+//! HTTP of `api`. `accounts` polls the hubs and credits wallets through the ledger; whoever listens to a wallet's `events`
+//! hears of it. `/metrics` and addresses are for the operator, behind a listener of their own (`admin`).
 //!
 //! **Promises:** a work frame is never decoded here; a client's bytes reach the hub only as the rebuilt head and, after
 //! 101, as they are; byte counts are metrics, never money; every wait has a deadline and every peer a limit.
 
 mod accounts;
+mod admin;
 mod api;
+mod certificate;
 mod config;
+mod events;
 mod hub_leg;
 mod metrics;
 mod permits;
+mod rates;
 mod reply;
 mod server;
 mod splice;
+mod subscriptions;
 mod upgrade;
 
-pub use config::{Deadlines, GatewayConfig, HubEndpoint, Limits};
+pub use config::{Deadlines, GatewayConfig, HubEndpoint, Limits, Subscribers};
 pub use metrics::{HubLeg, Status};
-pub use server::serve;
+pub use server::{Listeners, serve};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
@@ -16,9 +16,10 @@ use super::accounts::Accounts;
 use super::api::{self, Api};
 use super::config::GatewayConfig;
 use super::metrics::Metrics;
-use super::permits::Permits;
+use super::permits::{Permit, Permits};
 use super::reply::Refusal;
-use super::upgrade;
+use super::subscriptions::Subscriptions;
+use super::{admin, certificate, upgrade};
 use crate::ledger::Ledger;
 use crate::net::head::{HeadError, Rewind, Upgrade, read_head};
 use crate::net::tcp;
@@ -38,28 +39,59 @@ struct Gateway {
     upgrades: upgrade::Shared,
 }
 
+/// Where a gateway listens.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For workers and the public.
+    pub public: TcpListener,
+    /// For the operator; plain HTTP, so it should be reached from this machine only.
+    pub admin: Option<TcpListener>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(public: TcpListener) -> Self {
+        Self { public, admin: None }
+    }
+}
+
 /// Serves until the shutdown, then stops accepting, lets splices end for `deadlines.drain`, polls the hubs once more for
 /// what those splices earned, and returns.
-pub async fn serve(listener: TcpListener, config: GatewayConfig, ledger: Ledger, shutdown: Shutdown) {
+pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledger: Ledger, shutdown: Shutdown) {
+    let Listeners { public, admin } = listeners.into();
     let config = Arc::new(config);
-    let metrics = Arc::new(Metrics::new(config.hubs.len()));
-    let accounts = Accounts::new(Arc::clone(&config), ledger.clone(), Arc::clone(&metrics));
-    let mut polls = JoinSet::new();
+    let metrics = Arc::new(Metrics::new(config.hubs.iter().map(|hub| hub.addr.to_string())));
+    let subscriptions = Subscriptions::new(ledger.clone(), config.limits.subscriptions, Arc::clone(&metrics));
+    let subscriptions = Arc::new(subscriptions);
+    let accounts = Accounts::new(Arc::clone(&config), ledger.clone(), Arc::clone(&metrics), Arc::clone(&subscriptions));
+    let mut beside = JoinSet::new();
     for index in 0..config.hubs.len() {
-        polls.spawn(accounts.clone().run(index, shutdown.clone()));
+        beside.spawn(accounts.clone().run(index, shutdown.clone()));
     }
+    beside.spawn(Arc::clone(&subscriptions).run(config.deadlines.refresh, shutdown.clone()));
+    if let Some(files) = config.certificate.clone() {
+        beside.spawn(certificate::watch(files, config.deadlines.certificate, Arc::clone(&metrics), shutdown.clone()));
+    }
+    // Beyond the drain, since it shows the drain.
+    let admin = admin.map(|listener| AbortOnDrop(tokio::spawn(admin::serve(listener, Arc::clone(&metrics)))));
+    let api = Api {
+        ledger,
+        metrics: Arc::clone(&metrics),
+        subscriptions,
+        deadlines: config.deadlines,
+        shutdown: shutdown.clone(),
+    };
     let gateway = Arc::new(Gateway {
         acceptor: TlsAcceptor::from(Arc::clone(&config.tls)),
         permits: Permits::new(config.limits),
-        router: api::router(Api { ledger, metrics: Arc::clone(&metrics) }),
+        router: api::router(Arc::new(api)),
         upgrades: upgrade::Shared::default(),
         metrics,
         config,
     });
 
     let mut connections = JoinSet::new();
-    accept(&listener, &gateway, &mut connections, &shutdown).await;
-    drop(listener);
+    accept(&public, &gateway, &mut connections, &shutdown).await;
+    drop(public);
     gateway.metrics.draining.store(true, Ordering::Relaxed);
     tracing::info!(connections = connections.len(), "the gateway drains");
     let ended = timeout(gateway.config.deadlines.drain, async {
@@ -71,11 +103,21 @@ pub async fn serve(listener: TcpListener, config: GatewayConfig, ledger: Ledger,
         tracing::warn!(connections = connections.len(), "the drain is over, connections are cut");
         connections.shutdown().await;
     }
-    while let Some(done) = polls.join_next().await {
+    while let Some(done) = beside.join_next().await {
         report(done);
     }
     for index in 0..gateway.config.hubs.len() {
         accounts.poll(index).await;
+    }
+    drop(admin);
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -97,14 +139,15 @@ async fn accept(listener: &TcpListener, gateway: &Arc<Gateway>, connections: &mu
 }
 
 fn admit(gateway: &Arc<Gateway>, tcp: TcpStream, peer: SocketAddr, connections: &mut JoinSet<()>) {
-    let Some(permit) = gateway.permits.take(peer.ip()) else {
-        gateway.metrics.refused_by_limit.add(1);
-        return;
+    let permit = match gateway.permits.take(peer.ip(), Instant::now()) {
+        Ok(permit) => permit,
+        Err(limit) => return gateway.metrics.refused(limit),
     };
     let gateway = Arc::clone(gateway);
     connections.spawn(async move {
-        gateway.connection(tcp, peer.ip().to_canonical()).await;
-        drop(permit);
+        gateway.metrics.connections_open.add(1);
+        gateway.connection(tcp, peer.ip().to_canonical(), permit).await;
+        gateway.metrics.connections_open.sub(1);
     });
 }
 
@@ -117,11 +160,11 @@ fn report(done: Result<(), JoinError>) {
 }
 
 impl Gateway {
-    async fn connection(&self, tcp: TcpStream, peer: IpAddr) {
+    async fn connection(&self, tcp: TcpStream, peer: IpAddr, mut permit: Permit) {
         tcp::tune(&tcp);
         let deadline = Instant::now() + self.config.deadlines.head;
         match timeout_at(deadline, self.acceptor.accept(tcp)).await {
-            Ok(Ok(stream)) => self.request(stream, peer, deadline).await,
+            Ok(Ok(stream)) => self.request(stream, peer, deadline, &mut permit).await,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "no TLS");
                 self.metrics.refused_heads.add(1);
@@ -130,7 +173,7 @@ impl Gateway {
         }
     }
 
-    async fn request<S>(&self, mut stream: S, peer: IpAddr, deadline: Instant)
+    async fn request<S>(&self, mut stream: S, peer: IpAddr, deadline: Instant, permit: &mut Permit)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -144,11 +187,13 @@ impl Gateway {
                 return;
             }
         };
+        permit.requested();
         // hyper would leave a connection that asks for another protocol without a proper end.
         let wants_upgrade = received.head.headers.all("upgrade").next().is_some();
         if received.head.path != WORKER_PATH && !wants_upgrade {
             let stream = Rewind::new(received.bytes, stream);
-            return api::serve(stream, self.router.clone(), self.config.deadlines.public).await;
+            self.metrics.requests.add(1);
+            return api::serve(stream, self.router.clone(), peer, self.config.deadlines.public).await;
         }
         match Upgrade::check(&received, WORKER_PATH) {
             Ok(request) => {

@@ -15,6 +15,14 @@ pub enum BindError {
         /// What allows it.
         flag: &'static str,
     },
+    /// An address that other machines may reach.
+    #[error("{addr} may be reached from other machines: bind a loopback address, or allow it with {flag}")]
+    NotLoopback {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What allows it.
+        flag: &'static str,
+    },
     /// The operating system refused.
     #[error("cannot listen on {addr}: {source}")]
     Listen {
@@ -63,6 +71,21 @@ pub async fn listen_private(
 ) -> Result<TcpListener, BindError> {
     if !allow_public && !is_private(addr.ip()) {
         return Err(BindError::Public { addr, flag });
+    }
+    listen(addr).await
+}
+
+/// Listens on an address that only this machine reaches.
+///
+/// # Errors
+/// [`BindError::NotLoopback`] unless `allow_others`; `flag` names the switch in the message. [`BindError::Listen`].
+pub async fn listen_loopback(
+    addr: SocketAddr,
+    allow_others: bool,
+    flag: &'static str,
+) -> Result<TcpListener, BindError> {
+    if !allow_others && !is_loopback(addr.ip()) {
+        return Err(BindError::NotLoopback { addr, flag });
     }
     listen(addr).await
 }

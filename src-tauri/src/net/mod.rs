@@ -4,6 +4,7 @@
 //! plain TCP never leaves the machine.
 
 pub mod bind;
+pub mod certificate;
 pub mod framed;
 pub mod head;
 pub mod peer;

@@ -7,6 +7,8 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
+use rustls::server::ResolvesServerCert;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -143,21 +145,37 @@ fn server_config_with(
     key: &[u8],
     key_origin: &str,
 ) -> Result<Arc<ServerConfig>, TlsError> {
+    let shown = certified_key(cert, cert_origin, key, key_origin)?;
+    server_config_showing(Arc::new(SingleCertAndKey::from(shown)))
+}
+
+/// A server that shows what `certificates` gives it, anew for each connection.
+pub(super) fn server_config_showing(certificates: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>, TlsError> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(certificates);
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// A chain and its key from PEM texts, checked to belong together.
+pub(super) fn certified_key(
+    cert: &[u8],
+    cert_origin: &str,
+    key: &[u8],
+    key_origin: &str,
+) -> Result<CertifiedKey, TlsError> {
     let chain = certificates(cert, cert_origin)?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| TlsError::Pem {
         origin: key_origin.to_owned(),
         expected: "a private key",
         reason: e.to_string(),
     })?;
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
-    Ok(Arc::new(config))
+    Ok(CertifiedKey::from_der(chain, key, &provider())?)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     std::fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })
 }
 

@@ -14,13 +14,14 @@ use crate::cli::{AdmissionMode, Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, ConfigError, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
-use crate::gateway::{self, GatewayConfig, HubEndpoint, Limits};
+use crate::gateway::{self, GatewayConfig, HubEndpoint, Limits, Listeners};
 use crate::hub::{self, AdmissionPolicy, HubConfig};
 use crate::ledger::Ledger;
 use crate::model::{Manifest, Reach};
 use crate::net::bind;
+use crate::net::certificate::CertificateFiles;
 use crate::net::peer::PeerSecurity;
-use crate::net::tls::{self, TrialCertificates};
+use crate::net::tls::TrialCertificates;
 use crate::shutdown::{self, Shutdown};
 use crate::wallet::keyfile;
 use crate::wire::handshake::HubIdentity;
@@ -151,28 +152,34 @@ async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyE
     // First, so that a second gateway by mistake changes nothing of the first one's files.
     let listener = bind::listen(config.listen).await?;
     make_state(&config.state)?;
-    let server = match &config.tls {
-        Tls::Files { cert, key } => tls::server_config(cert, key)?,
-        Tls::Trial => trial_certificates(&config.state, &config.public_hosts)?,
+    let admin = match config.admin {
+        Some(addr) => Some(bind::listen_loopback(addr, config.allow_public, ALLOW_PUBLIC).await?),
+        None => None,
     };
+    let certificate = Arc::new(match &config.tls {
+        Tls::Files { cert, key } => CertificateFiles::open(cert, key)?,
+        Tls::Trial => trial_certificates(&config.state, &config.public_hosts)?,
+    });
     let hub_peer = peer_security(&config.peers)?;
     let hubs = config.hubs.iter().map(|addr| HubEndpoint { addr: *addr }).collect();
     let ledger = Ledger::open(&config.ledger).await?;
     say(format_args!("listening on https://{}", listener.local_addr()?))?;
-    let mut limits = Limits::default();
-    if let Some(most) = config.connections_per_address {
-        limits.connections_per_peer = most.get();
+    if let Some(admin) = &admin {
+        say(format_args!("operator's listener on http://{}", admin.local_addr()?))?;
     }
+    let limits = config.connections_per_address.map_or_else(Limits::default, |most| Limits::of_address(most.get()));
     let public_hosts = config.public_hosts;
-    let gateway = GatewayConfig { hub_peer, public_hosts, limits, ..GatewayConfig::new(server, hubs) };
-    gateway::serve(listener, gateway, ledger.clone(), shutdown).await;
+    let tls = certificate.server_config()?;
+    let certificate = Some(certificate);
+    let gateway = GatewayConfig { certificate, hub_peer, public_hosts, limits, ..GatewayConfig::new(tls, hubs) };
+    gateway::serve(Listeners { public: listener, admin }, gateway, ledger.clone(), shutdown).await;
     ledger.close().await;
     Ok(())
 }
 
 /// The trial authority and certificate of the state directory, made when missing and kept, so that workers that were
 /// given the authority's file as `--ca` come back after a restart.
-fn trial_certificates(state: &Path, hosts: &[String]) -> Result<Arc<rustls::ServerConfig>, AnyError> {
+fn trial_certificates(state: &Path, hosts: &[String]) -> Result<CertificateFiles, AnyError> {
     let [ca, cert, key] = ["trial-ca.pem", "trial-cert.pem", "trial-key.pem"].map(|name| state.join(name));
     if !(ca.exists() && cert.exists() && key.exists()) {
         let names =
@@ -183,7 +190,7 @@ fn trial_certificates(state: &Path, hosts: &[String]) -> Result<Arc<rustls::Serv
         std::fs::write(&ca, &made.ca_pem)?;
     }
     say(format_args!("trial certificate authority in {}", ca.display()))?;
-    Ok(tls::server_config(&cert, &key)?)
+    Ok(CertificateFiles::open(&cert, &key)?)
 }
 
 /// Writes a file that only its owner may read, in place of an older one.

@@ -1,7 +1,6 @@
 //! `/metrics`: what the API and the scheduler did, as Prometheus reads it. README documents every name.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -9,6 +8,7 @@ use axum::http::StatusCode;
 
 use crate::backbone::scheduler::Scheduler;
 use crate::dispatch::Counts;
+use crate::telemetry::MetricsPage;
 
 /// Requests by path and status; paths are the API's own, so that nobody can make new ones.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts
     let counters = scheduler.counters();
     let of = |counter: &AtomicU64| counter.load(Relaxed);
     let seconds = |us: &AtomicU64| of(us) as f64 / 1e6;
-    let mut page = Page(String::new());
+    let mut page = MetricsPage::default();
 
     page.head("kvasir_api_requests_total", "counter", "Answers, by path and status.");
     for ((path, status), n) in &*requests.0.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -85,56 +85,37 @@ pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts
             counts.recomputed,
         );
         page.one("kvasir_dispatch_work_bytes_total", "counter", "Work bytes accepted from workers.", counts.work_bytes);
-        page.trust(counts);
+        trust(&mut page, counts);
     }
-    page.0
+    page.into_text()
 }
 
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        self.0.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+/// How honest workers were found to be.
+fn trust(page: &mut MetricsPage, counts: &Counts) {
+    page.head("kvasir_audits_total", "counter", "Answers of workers that were recomputed, by when.");
+    for (when, n) in [
+        ("before_use", counts.audits_before_use),
+        ("after_use", counts.audits_after_use),
+        ("again", counts.audits_again),
+    ] {
+        page.line(&format!("kvasir_audits_total{{when=\"{when}\"}}"), n);
     }
-
-    fn line(&mut self, name: &str, value: impl std::fmt::Display) {
-        let _infallible = writeln!(self.0, "{name} {value}");
+    page.one("kvasir_audits_dropped_total", "counter", "Audits that found no room to wait.", counts.audits_dropped);
+    page.one("kvasir_audit_mismatches_total", "counter", "Answers that were false.", counts.audit_mismatches);
+    page.head("kvasir_challenges_total", "counter", "Challenges of devices, by how they ended.");
+    for (end, n) in
+        [("passed", counts.challenges_passed), ("failed", counts.challenges_failed), ("late", counts.challenges_late)]
+    {
+        page.line(&format!("kvasir_challenges_total{{end=\"{end}\"}}"), n);
     }
-
-    /// How honest workers were found to be.
-    fn trust(&mut self, counts: &Counts) {
-        self.head("kvasir_audits_total", "counter", "Answers of workers that were recomputed, by when.");
-        for (when, n) in [
-            ("before_use", counts.audits_before_use),
-            ("after_use", counts.audits_after_use),
-            ("again", counts.audits_again),
-        ] {
-            self.line(&format!("kvasir_audits_total{{when=\"{when}\"}}"), n);
-        }
-        self.one("kvasir_audits_dropped_total", "counter", "Audits that found no room to wait.", counts.audits_dropped);
-        self.one("kvasir_audit_mismatches_total", "counter", "Answers that were false.", counts.audit_mismatches);
-        self.head("kvasir_challenges_total", "counter", "Challenges of devices, by how they ended.");
-        for (end, n) in [
-            ("passed", counts.challenges_passed),
-            ("failed", counts.challenges_failed),
-            ("late", counts.challenges_late),
-        ] {
-            self.line(&format!("kvasir_challenges_total{{end=\"{end}\"}}"), n);
-        }
-        self.head("kvasir_quarantines_total", "counter", "Workers that were caught, by what was quarantined.");
-        for (of, n) in [("wallet", counts.quarantined_wallets), ("device", counts.quarantined_devices)] {
-            self.line(&format!("kvasir_quarantines_total{{of=\"{of}\"}}"), n);
-        }
-        self.one(
-            "kvasir_generations_affected_total",
-            "counter",
-            "Generations that may have used false partials.",
-            counts.generations_affected,
-        );
+    page.head("kvasir_quarantines_total", "counter", "Workers that were caught, by what was quarantined.");
+    for (of, n) in [("wallet", counts.quarantined_wallets), ("device", counts.quarantined_devices)] {
+        page.line(&format!("kvasir_quarantines_total{{of=\"{of}\"}}"), n);
     }
-
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
-        self.head(name, kind, help);
-        self.line(name, value);
-    }
+    page.one(
+        "kvasir_generations_affected_total",
+        "counter",
+        "Generations that may have used false partials.",
+        counts.generations_affected,
+    );
 }
