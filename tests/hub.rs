@@ -2,7 +2,7 @@
 
 mod bans;
 mod crowd;
-mod world;
+pub(crate) mod world;
 
 use std::time::Duration;
 

@@ -128,14 +128,16 @@ impl World {
     }
 
     pub async fn join_as(&self, wallet: u8, worker_id: u8, host: &str, config: WsConfig) -> Result<Worker, Refuse> {
-        let mut ws = self.dial(config).await;
+        self.join_on(self.dial(config).await, wallet, worker_id, host).await
+    }
+
+    /// The same on a link that was dialled elsewhere.
+    pub async fn join_on(&self, mut ws: WsStream, wallet: u8, worker_id: u8, host: &str) -> Result<Worker, Refuse> {
         let hello = frame(&mut ws).await;
         if hello.header.kind == Kind::Refuse {
             return Err(Refuse::read(&hello).expect("a refusal"));
         }
-        let random = WorkerRandom::draw().expect("randomness");
-        let id: WorkerId = Hex([worker_id; 16]);
-        let mut shake = WorkerHandshake::new(vec![self.operator.public()], host, id, "test/1", random);
+        let mut shake = self.shake(worker_id, host);
         let auth = shake.answer(&hello, &Wallet::new(wallet), 0).expect("a good hello");
         ws.send(auth.encode()).await.expect("a link");
         let welcome = frame(&mut ws).await;
@@ -144,6 +146,13 @@ impl World {
         }
         let session = shake.welcomed(&welcome).expect("a good welcome");
         Ok(Worker { ws, session })
+    }
+
+    /// A worker's side of a handshake that has not begun.
+    pub fn shake(&self, worker_id: u8, host: &str) -> WorkerHandshake {
+        let random = WorkerRandom::draw().expect("randomness");
+        let id: WorkerId = Hex([worker_id; 16]);
+        WorkerHandshake::new(vec![self.operator.public()], host, id, "test/1", random)
     }
 
     /// The next backbone connection, after its hello.
@@ -205,10 +214,10 @@ async fn frame(ws: &mut WsStream) -> Frame {
     Frame::decode(soon(ws.recv()).await.expect("a link").expect("a message")).expect("a frame")
 }
 
-struct Wallet(SigningKey);
+pub struct Wallet(SigningKey);
 
 impl Wallet {
-    fn new(seed: u8) -> Self {
+    pub fn new(seed: u8) -> Self {
         Self(SigningKey::from_bytes(&[seed; 32]))
     }
 }
@@ -278,7 +287,7 @@ pub struct BackboneEnd {
 }
 
 impl BackboneEnd {
-    async fn opened(mut self) -> Self {
+    pub async fn opened(mut self) -> Self {
         let frame = self.recv().await.expect("SessionOpen");
         self.open = Some(SessionOpen::read(&frame).expect("SessionOpen"));
         self

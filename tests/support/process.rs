@@ -36,7 +36,12 @@ pub fn ended(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
 impl Process {
     /// Starts the program in `dir`.
     pub fn start(dir: &Path, args: &[&str]) -> Self {
-        let mut child = kvasir(dir, args).stdout(Stdio::piped()).spawn().expect("the program starts");
+        Self::spawn(kvasir(dir, args))
+    }
+
+    /// Starts a command and listens to its stdout.
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let stdout = child.stdout.take().expect("piped");
         let (sender, lines) = channel();
         std::thread::spawn(move || {

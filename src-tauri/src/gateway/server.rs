@@ -18,6 +18,7 @@ use super::config::GatewayConfig;
 use super::metrics::Metrics;
 use super::permits::{Permit, Permits};
 use super::reply::Refusal;
+use super::splice::Ahead;
 use super::subscriptions::Subscriptions;
 use super::{admin, certificate, upgrade};
 use crate::ledger::Ledger;
@@ -163,7 +164,7 @@ impl Gateway {
     async fn connection(&self, tcp: TcpStream, peer: IpAddr, mut permit: Permit) {
         tcp::tune(&tcp);
         let deadline = Instant::now() + self.config.deadlines.head;
-        match timeout_at(deadline, self.acceptor.accept(tcp)).await {
+        match timeout_at(deadline, self.acceptor.accept(Ahead::new(tcp, self.upgrades.pool.clone()))).await {
             Ok(Ok(stream)) => self.request(stream, peer, deadline, &mut permit).await,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "no TLS");
