@@ -7,12 +7,16 @@ mod proofs;
 mod raw;
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvasir::hub::{HubLimits, HubTiming};
 use kvasir::ledger::Ledger;
 use kvasir::net::ws::{WsConfig, WsStream};
+use kvasir::wire::control::{Control, SessionOpen};
+use kvasir::wire::handshake::WorkerSession;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{Mutex, mpsc};
 
 use crate::gateway::harness::{TestGateway, UPGRADE};
 use crate::hub::world::{BackboneEnd, HOST, Wallet, Worker, World, quick, soon};
@@ -23,10 +27,26 @@ fn stranger(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, n)
 }
 
+/// Greets the hub whenever it dials, and hands on the connections that become sessions.
+async fn backbone(world: Arc<World>, sessions: mpsc::Sender<BackboneEnd>) {
+    while let Ok((stream, _)) = world.backbone.accept().await {
+        let sessions = sessions.clone();
+        tokio::spawn(async move {
+            let mut end = World::greet(stream).await;
+            if let Ok(Some(frame)) = end.reader.recv().await {
+                end.open = Some(SessionOpen::read(&frame).expect("SessionOpen"));
+                let _ = sessions.send(end).await;
+            }
+        });
+    }
+}
+
 /// A hub with its backbone, and a gateway before it.
 pub(crate) struct Public {
-    pub world: World,
+    pub world: Arc<World>,
     pub gateway: TestGateway,
+    /// Ends of sessions that were opened; the hub's other connections to its backbone are hellos without a session.
+    opened: Mutex<mpsc::Receiver<BackboneEnd>>,
 }
 
 impl Public {
@@ -35,13 +55,20 @@ impl Public {
     }
 
     pub async fn start_with(timing: HubTiming) -> Self {
-        let world = World::start_with(timing, HubLimits::default()).await;
+        let world = Arc::new(World::start_with(timing, HubLimits::default()).await);
+        let (sender, opened) = mpsc::channel(8);
+        tokio::spawn(backbone(Arc::clone(&world), sender));
         let ledger = Ledger::open("sqlite::memory:").await.unwrap();
         let gateway = TestGateway::start(world.hub, &ledger, |config| {
             config.deadlines.half_closed = Duration::from_millis(200);
         })
         .await;
-        Self { world, gateway }
+        Self { world, gateway, opened: Mutex::new(opened) }
+    }
+
+    /// The backbone's end of the next session.
+    pub async fn opened(&self) -> BackboneEnd {
+        soon(async { self.opened.lock().await.recv().await.expect("a session") }).await
     }
 
     /// An honest session through the gateway.
@@ -51,24 +78,14 @@ impl Public {
             let ws = WsStream::connect(&url, self.gateway.client.clone(), WsConfig::worker()).await.unwrap();
             self.world.join_on(ws, wallet, 1, HOST).await.expect("a session")
         };
-        let (worker, backbone) = tokio::join!(joining, self.world.accept_backbone());
-        (worker, backbone.opened().await)
+        (joining.await, self.opened().await)
     }
 
     /// A hand-made session from `from`.
-    async fn raw_session(
-        &self,
-        from: Ipv4Addr,
-        wallet: u8,
-        fragments: usize,
-    ) -> (Raw, kvasir::wire::handshake::WorkerSession, BackboneEnd) {
-        let joining = async {
-            let mut raw = Raw::dial(&self.gateway, from).await;
-            let session = raw.join(&self.world, &Wallet::new(wallet), fragments).await;
-            (raw, session)
-        };
-        let ((raw, session), backbone) = tokio::join!(joining, self.world.accept_backbone());
-        (raw, session, backbone.opened().await)
+    async fn raw_session(&self, from: Ipv4Addr, wallet: u8, fragments: usize) -> (Raw, WorkerSession, BackboneEnd) {
+        let mut raw = Raw::dial(&self.gateway, from).await;
+        let session = raw.join(&self.world, &Wallet::new(wallet), fragments).await;
+        (raw, session, self.opened().await)
     }
 
     /// Waits until the gateway splices so many.
@@ -89,13 +106,10 @@ async fn peers_that_close_one_half_leave_nothing_behind() {
     let _ = soon(early.read_to_end(&mut rest)).await;
     assert_eq!(rest, b"", "half a head has no answer");
     // After the upgrade, before the hello is answered.
-    let fresh = async {
-        let mut raw = Raw::dial(&public.gateway, stranger(1)).await;
-        raw.hello().await;
-        raw.tls.shutdown().await.unwrap();
-        raw.closed().await;
-    };
-    tokio::join!(fresh, public.world.accept_backbone());
+    let mut fresh = Raw::dial(&public.gateway, stranger(1)).await;
+    fresh.hello().await;
+    fresh.tls.shutdown().await.unwrap();
+    fresh.closed().await;
     // In a session, and never to close the other half.
     let (mut raw, _session, mut gone) = public.raw_session(stranger(2), 7, 1).await;
     raw.tls.shutdown().await.unwrap();
@@ -108,19 +122,15 @@ async fn peers_that_close_one_half_leave_nothing_behind() {
 #[tokio::test]
 async fn who_upgrades_and_then_drips_is_ended_by_the_hubs_one_deadline() {
     let public = Public::start_with(HubTiming { handshake: Duration::from_millis(400), ..quick() }).await;
-    let drips = async {
-        let mut raw = Raw::dial(&public.gateway, stranger(1)).await;
-        let hello = raw.hello().await;
-        let auth = public.world.shake(1, HOST).answer(&hello, &Wallet::new(7), 0).expect("a good hello");
-        // Byte by byte in fragments of a message that is never whole in time; each of them is a sign of life.
-        for (n, byte) in auth.encode().iter().enumerate().take(60) {
-            raw.send(if n == 0 { 2 } else { 0 }, &[*byte]).await;
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        raw.refused().await
-    };
-    let (refused, _) = tokio::join!(drips, public.world.accept_backbone());
-    assert_eq!(refused, "unauthorised");
+    let mut raw = Raw::dial(&public.gateway, stranger(1)).await;
+    let hello = raw.hello().await;
+    let auth = public.world.shake(1, HOST).answer(&hello, &Wallet::new(7), 0).expect("a good hello");
+    // Byte by byte in fragments of a message that is never whole in time; each of them is a sign of life.
+    for (n, byte) in auth.encode().iter().enumerate().take(20) {
+        raw.send(if n == 0 { 2 } else { 0 }, &[*byte]).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(raw.refused().await, "unauthorised");
     public.splices(0).await;
 }
 

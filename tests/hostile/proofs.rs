@@ -2,21 +2,19 @@
 
 use kvasir::types::PublicKey;
 use kvasir::wire::Frame;
+use kvasir::wire::frame::Kind;
 use kvasir::wire::handshake::{AuthMessage, AuthSigner};
 
 use super::{Public, Raw, stranger};
-use crate::hub::world::{HOST, Wallet};
+use crate::hub::world::{HOST, Wallet, address};
 
 /// Answers a hello with whatever `answer` makes of it, from an address that nobody failed from; what the hub says.
 async fn attempt(public: &Public, from: u8, answer: impl FnOnce(&Frame) -> Vec<u8>) -> (String, Option<u16>) {
-    let attempt = async {
-        let mut raw = Raw::dial(&public.gateway, stranger(from)).await;
-        let hello = raw.hello().await;
-        raw.send(0x82, &answer(&hello)).await;
-        let reason = raw.refused().await;
-        (reason, raw.closed().await)
-    };
-    tokio::join!(attempt, public.world.accept_backbone()).0
+    let mut raw = Raw::dial(&public.gateway, stranger(from)).await;
+    let hello = raw.hello().await;
+    raw.send(0x82, &answer(&hello)).await;
+    let reason = raw.refused().await;
+    (reason, raw.closed().await)
 }
 
 fn unauthorised() -> (String, Option<u16>) {
@@ -26,30 +24,22 @@ fn unauthorised() -> (String, Option<u16>) {
 #[tokio::test]
 async fn a_recorded_answer_opens_no_second_session() {
     let public = Public::start().await;
-    let mut recorded = Vec::new();
-    let first = async {
-        let mut raw = Raw::dial(&public.gateway, stranger(1)).await;
-        let hello = raw.hello().await;
-        recorded =
-            public.world.shake(1, HOST).answer(&hello, &Wallet::new(7), 0).expect("a good hello").encode().to_vec();
-        raw.send(0x82, &recorded).await;
-        raw.message().await.expect("a welcome")
-    };
-    let (welcome, mut backbone) = tokio::join!(first, public.world.accept_backbone());
-    assert_eq!(Frame::decode(welcome.into()).unwrap().header.kind, kvasir::wire::frame::Kind::Welcome);
-    assert_eq!(attempt(&public, 2, |_| recorded.clone()).await, unauthorised());
-    // The honest one's end is not hurried by it.
-    assert_eq!(backbone.recv().await.map(|f| f.header.kind), Some(kvasir::wire::frame::Kind::SessionOpen));
+    let mut raw = Raw::dial(&public.gateway, stranger(1)).await;
+    let answer = public.world.shake(1, HOST).answer(&raw.hello().await, &Wallet::new(7), 0).expect("a good hello");
+    raw.send(0x82, &answer.encode()).await;
+    let welcome = Frame::decode(raw.message().await.expect("a welcome").into()).expect("a frame");
+    assert_eq!(welcome.header.kind, Kind::Welcome);
+    assert_eq!(attempt(&public, 2, |_| answer.encode().to_vec()).await, unauthorised());
+    // The session that it was made for goes on.
+    let open = public.opened().await.open.expect("an open session");
+    assert_eq!(open.wallet, address(7));
+    public.splices(1).await;
 }
 
 #[tokio::test]
 async fn an_answer_made_for_one_connection_is_worth_nothing_on_another() {
     let public = Public::start().await;
-    let other = async {
-        let mut raw = Raw::dial(&public.gateway, stranger(1)).await;
-        raw.hello().await
-    };
-    let (hello_of_other, _) = tokio::join!(other, public.world.accept_backbone());
+    let hello_of_other = Raw::dial(&public.gateway, stranger(1)).await.hello().await;
     let relayed = public.world.shake(1, HOST).answer(&hello_of_other, &Wallet::new(7), 0).expect("a good hello");
     assert_eq!(attempt(&public, 2, |_| relayed.encode().to_vec()).await, unauthorised());
     let lured = |hello: &Frame| {

@@ -158,6 +158,11 @@ impl World {
     /// The next backbone connection, after its hello.
     pub async fn accept_backbone(&self) -> BackboneEnd {
         let (stream, _) = soon(self.backbone.accept()).await.expect("a connection");
+        Self::greet(stream).await
+    }
+
+    /// Says hello on a connection of the hub, as the backbone.
+    pub async fn greet(stream: TcpStream) -> BackboneEnd {
         tcp::tune(&stream);
         let (reader, mut writer) = framed::split(Box::new(stream));
         let hello = BackboneHello { manifest: MANIFEST, hidden_size: HIDDEN };
