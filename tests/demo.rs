@@ -233,7 +233,7 @@ async fn served(model: OneLayer, positions: usize) -> (WalletStatement, u64) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let (meters, accounts) = network.ledgers();
-    let metered = meters.meters_after(0, 10).await.unwrap();
+    let metered = meters.meters_after(network.hub(), 0, 10).await.unwrap();
     let sum = |field: fn(&Meter) -> u64| metered.iter().map(field).sum::<u64>();
     assert_eq!((sum(|m| m.assignments), sum(|m| m.work_bytes)), (13 * 8, statement.work_bytes));
     assert!(sum(|m| m.raw_bytes) >= counts.raw_bytes);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvasir::gateway::HubEndpoint;
-use kvasir::ledger::Ledger;
+use kvasir::ledger::{Ledger, Position};
 use kvasir::net::tls::wrap_client;
 use kvasir::types::PublicKey;
 use serde_json::{Value, json};
@@ -252,7 +252,7 @@ async fn credits_are_given_once_across_repeated_polls_restarts_and_two_gateways(
 
     // The position is lost, the gateway starts again beside a second one, and more work comes.
     first.stop().await;
-    ledger.set_poll_position(&hub.addr.to_string(), 0).await.unwrap();
+    ledger.set_poll_position(&hub.addr.to_string(), Position::default()).await.unwrap();
     let again = TestGateway::start(hub.addr, &ledger, |_| ()).await;
     let beside = TestGateway::start(hub.addr, &ledger, |_| ()).await;
     hub.put(2_000_000).await;

@@ -8,6 +8,8 @@ pub mod fleet;
 pub mod joined;
 pub mod line;
 pub mod one_layer;
+#[cfg(unix)]
+pub mod postgres;
 pub mod process;
 
 use kvasir::backbone::Backbone;

@@ -87,7 +87,7 @@ async fn whatever_workers_lie_about_the_stream_is_the_local_one_and_they_lose_th
     let (meters, accounts) = network.ledgers();
     everybody(&network, "void", async |index| {
         let wallet = network.wallets()[index];
-        let rows = meters.meters_after(0, 1000).await.unwrap();
+        let rows = meters.meters_after(network.hub(), 0, 1000).await.unwrap();
         let void = rows.iter().filter(|row| row.wallet == wallet).all(|row| row.voided_bytes == row.work_bytes);
         void && network.statement(wallet).await.unwrap().pending_nano_kvr.0 == 0
     })

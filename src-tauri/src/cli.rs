@@ -8,6 +8,7 @@ mod decode;
 mod experts;
 mod hub;
 mod layers;
+mod ledger;
 mod model;
 mod roles;
 mod trust;
@@ -24,6 +25,7 @@ pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs, Speculate};
 pub use experts::{ExpertFlags, ExpertsLocal};
 pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
 pub use layers::{LayerSelection, LayerSelectionError};
+pub use ledger::{LedgerCommand, LedgerUrl};
 pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 pub use roles::{Device, GpuFlags, Role, RoleFlags};
 pub use trust::{AuditSelection, AuditSelectionError, TrustFlags};
@@ -123,17 +125,6 @@ pub enum WalletCommand {
         /// Directory of the key.
         #[arg(long, env = "KVASIR_STATE", default_value = crate::cli::WORKER_STATE)]
         state: PathBuf,
-    },
-}
-
-/// `kvasir ledger …`.
-#[derive(Debug, Subcommand)]
-pub enum LedgerCommand {
-    /// Recompute every balance and invariant from the immutable transfers.
-    Check {
-        /// Where the accounts are, e.g. sqlite:ledger.db.
-        #[arg(long, env = "KVASIR_LEDGER")]
-        ledger: String,
     },
 }
 

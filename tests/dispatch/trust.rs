@@ -146,7 +146,7 @@ async fn layers_for_trusted_wallets_go_to_nobody_else() {
 async fn voided(hub: &Hub, wallet: PublicKey) -> u64 {
     soon(async {
         loop {
-            let meters = hub.ledger.meters_after(0, 1000).await.expect("a ledger");
+            let meters = hub.ledger.meters_after(hub.key, 0, 1000).await.expect("a ledger");
             let own: Vec<_> = meters.iter().filter(|meter| meter.wallet == wallet).collect();
             let sum = |of: fn(&Meter) -> u64| own.iter().map(|meter| of(meter)).sum::<u64>();
             if sum(|m| m.work_bytes) > 0 && sum(|m| m.voided_bytes) == sum(|m| m.work_bytes) {
@@ -160,7 +160,7 @@ async fn voided(hub: &Hub, wallet: PublicKey) -> u64 {
 
 /// Takes over what the hub has metered, as a gateway does, and checks the books.
 async fn poll(accounts: &Ledger, hub: &Hub, wallet: PublicKey) -> u64 {
-    let meters = hub.ledger.meters_after(0, 1000).await.expect("a ledger");
+    let meters = hub.ledger.meters_after(hub.key, 0, 1000).await.expect("a ledger");
     assert_eq!(accounts.apply(&meters, Rate::default()).await.expect("accounts").refused, []);
     let report = accounts.check().await.expect("accounts");
     assert!(report.is_sound(), "{report:?}");

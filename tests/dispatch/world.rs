@@ -14,7 +14,7 @@ use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute, ExpertSource, KernelErro
 use kvasir::ledger::Ledger;
 use kvasir::model::{self, Model};
 use kvasir::shutdown::{self, ShutdownTrigger};
-use kvasir::types::GenerationId;
+use kvasir::types::{GenerationId, PublicKey};
 use kvasir::wallet::Wallet;
 use kvasir::wire::handshake::HubIdentity;
 use kvasir::wire::signature::KeyPair;
@@ -176,6 +176,8 @@ pub use super::worker::Worker;
 pub struct Hub {
     pub addr: SocketAddr,
     pub ledger: Ledger,
+    /// Signs its receipts.
+    pub key: PublicKey,
     operator: KeyPair,
     dir: tempfile::TempDir,
     _stop: ShutdownTrigger,
@@ -199,11 +201,12 @@ impl Hub {
         };
         let operator = KeyPair::from_seed(&[1; 32]);
         let identity = HubIdentity::issued_by(&operator, KeyPair::from_seed(&[2; 32]), u64::MAX);
+        let key = identity.key().public();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let addr = listener.local_addr().expect("an address");
         let (stop, shutdown) = shutdown::channel();
         tokio::spawn(hub::serve(listener, config, identity, ledger.clone(), shutdown));
-        Self { addr, ledger, operator, dir, _stop: stop }
+        Self { addr, ledger, key, operator, dir, _stop: stop }
     }
 
     /// Starts a worker that computes with `compute`.

@@ -60,7 +60,7 @@ impl TestHub {
         let target = head.split(' ').nth(1).unwrap().to_owned();
         let body = if let Some(query) = target.strip_prefix("/v1/meters?after=") {
             let (after, limit) = query.split_once("&limit=").unwrap();
-            let page = book.meter_page(HUB, after.parse().unwrap(), limit.parse().unwrap()).await.unwrap();
+            let page = book.meter_page(HUB, after.parse().unwrap(), None, limit.parse().unwrap()).await.unwrap();
             serde_json::to_string(&page).unwrap()
         } else if target == "/status" {
             json!({ "backbone_reachable": true, "sessions": 1 }).to_string()

@@ -195,6 +195,11 @@ impl World {
         serde_json::from_value(body).expect("a page")
     }
 
+    /// What the ledger has of the hub's meters.
+    pub async fn written(&self) -> Vec<Meter> {
+        self.ledger.meters_after(self.hub_key, 0, 10).await.expect("a ledger")
+    }
+
     /// Polls until the session's meter is as wanted.
     pub async fn meter_until(&self, session: SessionId, wanted: impl Fn(&Meter) -> bool) -> Meter {
         soon(async {

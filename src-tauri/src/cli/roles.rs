@@ -75,8 +75,8 @@ pub struct RoleFlags {
     /// gateway: address of a plain HTTP listener for the operator (/metrics, /status), on loopback; none when absent.
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
-    /// hub, gateway: where accounts are kept, e.g. sqlite:ledger.db.
-    #[arg(long, env = "KVASIR_LEDGER")]
+    /// hub, gateway: where accounts are kept: sqlite:FILE for one machine, postgres://USER@HOST/DATABASE for several.
+    #[arg(long, value_name = "URL", env = "KVASIR_LEDGER", hide_env_values = true)]
     pub ledger: Option<String>,
     /// gateway: PEM file with the certificate chain; a changed file is taken without a restart.
     #[arg(long, requires = "tls_key")]

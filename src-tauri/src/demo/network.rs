@@ -73,6 +73,7 @@ pub struct Network {
     public: String,
     operator: KeyPair,
     ca_pem: String,
+    hub: PublicKey,
     meters: Ledger,
     accounts: Ledger,
     /// Ledgers, worker ids, receipts; removed with the network.
@@ -136,7 +137,9 @@ impl Network {
             ..HubConfig::new(backbone.to_string(), vec![HOST.to_owned()], state.path().join("quarantine"))
         };
         let not_after = SystemClock::default().unix_ms() / 1000 + CERTIFICATE_S;
-        let identity = HubIdentity::issued_by(&operator, keys()?, not_after);
+        let hub_signs = keys()?;
+        let hub_name = hub_signs.public();
+        let identity = HubIdentity::issued_by(&operator, hub_signs, not_after);
         let meters = ledger(&state, "hub.db").await?;
         let hub_meters = meters.clone();
         start(Box::new(move |shutdown| {
@@ -182,7 +185,8 @@ impl Network {
             .build()?;
         let public = format!("https://{HOST}:{}", gateway.port());
         let ca_pem = certificates.ca_pem;
-        Ok(Self { dispatch, workers, ways, roles, client, public, operator, ca_pem, meters, accounts, state })
+        let hub = hub_name;
+        Ok(Self { dispatch, workers, ways, roles, client, public, operator, ca_pem, hub, meters, accounts, state })
     }
 
     /// The operator's invitation to this network.
@@ -236,6 +240,12 @@ impl Network {
     #[must_use]
     pub fn is_running(&self, index: usize) -> bool {
         self.workers[index].is_running()
+    }
+
+    /// The hub's name: the key that signs its receipts.
+    #[must_use]
+    pub fn hub(&self) -> PublicKey {
+        self.hub
     }
 
     /// The hub's meters and the gateway's accounts.

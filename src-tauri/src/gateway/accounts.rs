@@ -14,7 +14,7 @@ use super::hub_leg::{self, HubError};
 use super::metrics::Metrics;
 use super::subscriptions::Subscriptions;
 use crate::clock::{Clock, SystemClock};
-use crate::ledger::{Applied, Ledger, LedgerError, METERS_PER_PAGE_MAX, MeterPage};
+use crate::ledger::{Applied, Ledger, LedgerError, METERS_PER_PAGE_MAX, MeterPage, Position};
 use crate::shutdown::Shutdown;
 
 /// Longest pause between polls of a hub that does not answer.
@@ -117,15 +117,22 @@ impl Accounts {
     async fn poll_pages(&self, index: usize) -> Result<(), PollError> {
         let Some(hub) = self.config.hubs.get(index) else { return Ok(()) };
         let name = hub.addr.to_string();
-        let mut after = self.ledger.poll_position(&name).await?;
+        let mut position = self.ledger.poll_position(&name).await?;
         for _ in 0..PAGES_PER_POLL_MAX {
-            let target = format!("/v1/meters?after={after}&limit={METERS_PER_PAGE_MAX}");
+            let mut after = position.change_seq;
+            // A hub of an earlier version names no run, and would not take one.
+            let run = position.run.map(|run| format!("&run={run}")).unwrap_or_default();
+            let target = format!("/v1/meters?after={after}&limit={METERS_PER_PAGE_MAX}{run}");
             let page: MeterPage = hub_leg::get(hub, &target, &self.config).await?;
             self.metrics.leg(index, |leg| (leg.hub, leg.version) = (Some(page.hub), Some(page.version.clone())));
+            if let Some(from) = page.from.filter(|from| *from < after) {
+                tracing::warn!(hub = %page.hub, after, from, "a hub's ledger was restored from a backup");
+                after = from;
+            }
             if page.last_change_seq < after {
                 tracing::warn!(hub = %page.hub, after, last = page.last_change_seq, "a hub's ledger was replaced");
-                after = 0;
-                self.ledger.set_poll_position(&name, after).await?;
+                position = Position::default();
+                self.ledger.set_poll_position(&name, position).await?;
                 continue;
             }
             let Some(last) = last_change(&page, after)? else { return Ok(()) };
@@ -134,8 +141,8 @@ impl Accounts {
             if applied.transfers > 0 {
                 self.subscriptions.refresh(page.meters.iter().map(|meter| meter.wallet)).await;
             }
-            self.ledger.set_poll_position(&name, last).await?;
-            after = last;
+            position = Position { change_seq: last, run: page.run };
+            self.ledger.set_poll_position(&name, position).await?;
             if last == page.last_change_seq {
                 return Ok(());
             }

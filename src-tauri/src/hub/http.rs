@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Counts, Hub};
-use crate::ledger::METERS_PER_PAGE_MAX;
+use crate::ledger::{METERS_PER_PAGE_MAX, RunId};
 use crate::net::head::{Head, Received};
 
 /// An answer: status and JSON.
@@ -97,8 +97,8 @@ pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
     }
     match head.path.as_str() {
         "/v1/meters" => match page_of(head.query.as_deref().unwrap_or_default()) {
-            Some((after, limit)) => meters(hub, after, limit).await,
-            None => Answer::refused(400, "query", "expected after=<change_seq>&limit=<rows>"),
+            Some(asked) => meters(hub, asked).await,
+            None => Answer::refused(400, "query", "expected after=<change_seq>&limit=<rows>&run=<run>"),
         },
         "/healthz" if hub.shutdown.is_requested() => Answer::refused(503, "draining", "the hub drains"),
         "/healthz" => Answer::json(200, &serde_json::json!({ "ok": true })),
@@ -106,8 +106,8 @@ pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
     }
 }
 
-async fn meters(hub: &Hub, after: u64, limit: u32) -> Answer {
-    match hub.meters.page(after, limit).await {
+async fn meters(hub: &Hub, asked: AskedPage) -> Answer {
+    match hub.meters.page(asked.after, asked.run, asked.limit).await {
         Ok(page) => Answer::json(200, &page),
         Err(error) => {
             tracing::error!(%error, "no meters for a gateway");
@@ -133,32 +133,56 @@ async fn status(hub: &Hub) -> Answer {
     Answer::json(200, &status)
 }
 
-/// `after` (default 0) and `limit` (default and at most 1,000) of a query; `None` for anything else in it.
-fn page_of(query: &str) -> Option<(u64, u32)> {
-    let (mut after, mut limit) = (None, None);
+/// What a gateway asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct AskedPage {
+    after: u64,
+    run: Option<RunId>,
+    limit: u32,
+}
+
+/// `after` (default 0), `limit` (default and at most 1,000) and `run` of a query; `None` for anything else in it.
+fn page_of(query: &str) -> Option<AskedPage> {
+    let (mut after, mut limit, mut run) = (None, None, None);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=')? {
             ("after", value) if after.is_none() => after = Some(value.parse().ok()?),
             ("limit", value) if limit.is_none() => limit = Some(value.parse().ok()?),
+            ("run", value) if run.is_none() => run = Some(value.parse().ok()?),
             _ => return None,
         }
     }
     let limit = limit.unwrap_or(METERS_PER_PAGE_MAX);
-    (1..=METERS_PER_PAGE_MAX).contains(&limit).then_some((after.unwrap_or(0), limit))
+    let asked = AskedPage { after: after.unwrap_or(0), run, limit };
+    (1..=METERS_PER_PAGE_MAX).contains(&limit).then_some(asked)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::page_of;
+    use super::{AskedPage, page_of};
+    use crate::types::Hex;
 
     #[test]
-    fn a_page_is_asked_for_with_two_numbers_and_nothing_else() {
-        assert_eq!(page_of(""), Some((0, 1000)));
-        assert_eq!(page_of("after=7&limit=2"), Some((7, 2)));
-        assert_eq!(page_of("limit=1000"), Some((0, 1000)));
-        for bad in
-            ["after", "after=-1", "limit=0", "limit=1001", "after=1&after=2", "x=1", "limit=two", "after=1;limit=2"]
-        {
+    fn a_page_is_asked_for_with_two_numbers_and_a_run_and_nothing_else() {
+        let asked = |after, limit| Some(AskedPage { after, run: None, limit });
+        assert_eq!(page_of(""), asked(0, 1000));
+        assert_eq!(page_of("after=7&limit=2"), asked(7, 2));
+        assert_eq!(page_of("limit=1000"), asked(0, 1000));
+        let run = "run=01010101010101010101010101010101";
+        assert_eq!(page_of(run), Some(AskedPage { after: 0, run: Some(Hex([1; 16])), limit: 1000 }));
+        let twice = format!("{run}&{run}");
+        for bad in [
+            "after",
+            "after=-1",
+            "limit=0",
+            "limit=1001",
+            "after=1&after=2",
+            "x=1",
+            "limit=two",
+            "after=1;limit=2",
+            "run=1",
+            &twice,
+        ] {
             assert_eq!(page_of(bad), None, "{bad}");
         }
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::tally::{Tally, Totals};
-use crate::ledger::{Ledger, LedgerError, Meter, MeterPage};
+use crate::ledger::{Ledger, LedgerError, Meter, MeterPage, RunId};
 use crate::types::{PublicKey, SessionId};
 
 /// Most rows of one write.
@@ -130,9 +130,9 @@ impl Meters {
     ///
     /// # Errors
     /// A flush or a read that fails.
-    pub async fn page(&self, after: u64, limit: u32) -> Result<MeterPage, FlushError> {
+    pub async fn page(&self, after: u64, run: Option<RunId>, limit: u32) -> Result<MeterPage, FlushError> {
         self.flush().await?;
-        Ok(self.ledger.meter_page(self.hub, after, limit).await?)
+        Ok(self.ledger.meter_page(self.hub, after, run, limit).await?)
     }
 
     fn due(&self) -> Vec<Meter> {
@@ -241,7 +241,7 @@ mod tests {
         }
         meters.void(WALLET);
         assert!(matches!(meters.flush().await, Err(FlushError::Refused { rows: 1, .. })));
-        let rows = meters.ledger.meters_after(0, 10).await.unwrap();
+        let rows = meters.ledger.meters_after(HUB, 0, 10).await.unwrap();
         let written: u64 = rows.iter().filter(|row| row.wallet == other).map(|row| row.work_bytes).sum();
         assert_eq!((written, meters.is_void_due(&WALLET)), (24, false));
         assert!(rows.iter().filter(|row| row.wallet == WALLET).all(|row| row.voided_bytes == 20));

@@ -1,18 +1,21 @@
 //! Recomputes every balance from the transfers and names what does not agree.
 //!
-//! Balances, cursors and sequences are caches; the immutable transfers are the truth. The caller feeds all rows of
-//! **one** snapshot: between two snapshots a commit may land, and a right ledger would look wrong.
+//! Balances, cursors and sequences are caches; the immutable transfers are the truth. The store adds transfers up, by
+//! session and by wallet, and the caller feeds the sums and all caches of **one** snapshot: between two snapshots a
+//! commit may land, and a right ledger would look wrong.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::entry::{Transfer, TransferKind};
+use super::entry::{Transfer, TransferKind, pending_account, settled_account};
 use super::settle::Cursor;
 use crate::types::{PublicKey, SessionId};
 
 /// Findings kept in a report; the rest are only counted.
 const FINDINGS_MAX: usize = 100;
+/// A prime: [`Chain::moment`] is a sum of squares modulo this, small enough that a square fits 64 bits.
+pub const MOMENT_PRIME: i64 = 2_147_483_629;
 
 /// One thing that does not agree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,8 +44,31 @@ pub enum Finding {
         /// As stored.
         got: i128,
     },
+    /// Transfers that leave something out or cover it twice.
+    #[error("{whose}: expected {what} from 0 to {last} once each, got a gap or an overlap")]
+    Chain {
+        /// Session or wallet.
+        whose: String,
+        /// What they cover.
+        what: &'static str,
+        /// One past the last.
+        last: i128,
+    },
+    /// Transfers of one session for two wallets.
+    #[error("session {session}: expected transfers of one wallet, got {one} and {other}")]
+    Wallets {
+        /// The session.
+        session: SessionId,
+        /// One.
+        one: PublicKey,
+        /// Another.
+        other: PublicKey,
+    },
     /// A cursor beyond what the hub metered.
-    #[error("session {session}: expected {what} of at most {metered}, got a cursor at {cursor}")]
+    #[error(
+        "session {session}: expected {what} of at most {metered}, got a cursor at {cursor}: the meters are older than the \
+         credits; run kvasir ledger repair"
+    )]
     OverMeter {
         /// The session.
         session: SessionId,
@@ -74,6 +100,8 @@ pub struct Report {
     pub sessions: u64,
     /// Σ credits − Σ voids, in nano-KVR.
     pub issued_nano: i128,
+    /// Σ settlements, in nano-KVR.
+    pub settled_nano: i128,
     /// How many findings there were; 0 = every invariant holds.
     pub findings_total: u64,
     /// The first of them, as sentences.
@@ -88,6 +116,35 @@ impl Report {
     }
 }
 
+/// The sums of transfers that continue each other: of a session, or a wallet's settlements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chain {
+    /// How many.
+    pub transfers: i64,
+    /// The least start.
+    pub first: i64,
+    /// The greatest end.
+    pub last: i64,
+    /// Σ (end − start).
+    pub covered: i64,
+    /// Σ (end² − start²), each square modulo [`MOMENT_PRIME`].
+    pub moment: i64,
+    /// Σ of the amounts.
+    pub amount: i64,
+}
+
+impl Chain {
+    /// Whether the transfers cover 0..last once each.
+    ///
+    /// In a chain every end is another's start, so both cancel in any sum but for the 0 and the last. Two such sums are
+    /// looked at: a gap changes the first unless an overlap of its very length makes up for it, and then the second.
+    fn is_whole(&self) -> bool {
+        let square = |n: i64| i128::from(n % MOMENT_PRIME).pow(2) % i128::from(MOMENT_PRIME);
+        let moment = i128::from(self.moment).rem_euclid(MOMENT_PRIME.into());
+        self.first == 0 && self.covered == self.last && moment == square(self.last)
+    }
+}
+
 #[derive(Debug, Default, Clone, Copy)]
 struct Sides {
     debits: i128,
@@ -96,19 +153,20 @@ struct Sides {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Sums {
-    work_to: u64,
-    void_to: u64,
+    wallet: Option<PublicKey>,
+    work_to: i128,
+    void_to: i128,
     credited: i128,
     voided: i128,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 struct WalletSums {
-    sequence: u64,
+    sequence: i128,
     work_bytes: i128,
 }
 
-/// A check in progress: feed transfers first (by wallet and sequence), then the caches, then [`Audit::finish`].
+/// A check in progress: feed sums first, then the caches, then [`Audit::finish`].
 #[derive(Debug, Default)]
 pub struct Audit {
     report: Report,
@@ -131,56 +189,91 @@ impl Audit {
         }
     }
 
-    /// Takes in a transfer and checks it against the rules and its session's earlier ones.
-    pub fn transfer(&mut self, t: &Transfer) {
-        self.report.transfers += 1;
-        let session = self.sessions.get(&t.session).copied().unwrap_or_default();
-        let wallet = self.wallets.get(&t.wallet).copied().unwrap_or_default();
-        let amount = i128::from(t.amount_nano_kvr.0);
+    /// Names what is wrong with a transfer that contradicts itself.
+    pub fn odd_transfer(&mut self, t: &Transfer) {
         let bytes = i128::from(t.bytes_to) - i128::from(t.bytes_from);
-        let worth = bytes * i128::from(t.rate.0);
+        let (amount, worth) = (i128::from(t.amount_nano_kvr.0), bytes * i128::from(t.rate.0));
         let (debit, credit) = t.kind.accounts(&t.wallet);
-        let fits = |what, ok: bool, expected: String, got: String| {
-            (!ok).then(|| Finding::Transfer { id: t.id.clone(), what, expected, got })
-        };
-        let from = match t.kind {
-            TransferKind::Credit => session.work_to,
-            TransferKind::Void => session.void_to,
-        };
         let id = t.kind.transfer_id(&t.session, t.bytes_from);
-        let next = wallet.sequence + 1;
-        // A void takes at most what its bytes were worth, and voids that found nothing to take leave a gap.
-        let (worth_fits, from_fits) = match t.kind {
-            TransferKind::Credit => (amount == worth, t.bytes_from == from),
-            TransferKind::Void => (amount <= worth, t.bytes_from >= from),
-        };
-        let findings = [
-            fits("id", t.id == id, id, t.id.clone()),
-            fits("debit", t.debit == debit, debit, t.debit.clone()),
-            fits("credit", t.credit == credit, credit, t.credit.clone()),
-            fits("sequence", t.sequence == next, next.to_string(), t.sequence.to_string()),
-            fits("start", from_fits, from.to_string(), t.bytes_from.to_string()),
-            fits("amount", worth_fits && amount > 0, worth.to_string(), amount.to_string()),
+        // A void takes at most what its bytes were worth.
+        let is_worth = amount > 0 && if t.kind == TransferKind::Credit { amount == worth } else { amount <= worth };
+        let fields = [
+            ("id", t.id == id, id, t.id.clone()),
+            ("debit", t.debit == debit, debit, t.debit.clone()),
+            ("credit", t.credit == credit, credit, t.credit.clone()),
+            ("amount", is_worth, worth.to_string(), amount.to_string()),
         ];
-        for finding in findings.iter().flatten() {
-            self.find(finding);
+        for (what, fits, expected, got) in fields {
+            if !fits {
+                self.find(&Finding::Transfer { id: t.id.clone(), what, expected, got });
+            }
         }
-        self.accounts.entry(t.debit.clone()).or_default().debits += amount;
-        self.accounts.entry(t.credit.clone()).or_default().credits += amount;
-        let sums = self.sessions.entry(t.session).or_default();
-        let wallet = self.wallets.entry(t.wallet).or_default();
-        wallet.sequence = t.sequence;
-        match t.kind {
+    }
+
+    /// Takes in a session's transfers of one kind, whose wallets lie between the two given.
+    pub fn session(&mut self, session: SessionId, kind: TransferKind, wallets: (PublicKey, PublicKey), chain: &Chain) {
+        let (one, other) = wallets;
+        self.report.transfers += u64::try_from(chain.transfers).unwrap_or(0);
+        let known = self.sessions.get(&session).and_then(|sums| sums.wallet).unwrap_or(one);
+        for other in [one, other] {
+            if other != known {
+                self.find(&Finding::Wallets { session, one: known, other });
+            }
+        }
+        // Voids that found nothing to take leave a gap.
+        if kind == TransferKind::Credit && !chain.is_whole() {
+            let (whose, last) = (format!("session {session}"), chain.last.into());
+            self.find(&Finding::Chain { whose, what: "credited bytes", last });
+        }
+        let (amount, last) = (i128::from(chain.amount), i128::from(chain.last));
+        let sums = self.sessions.entry(session).or_default();
+        sums.wallet = Some(known);
+        match kind {
             TransferKind::Credit => {
-                (sums.work_to, sums.credited) = (t.bytes_to, sums.credited + amount);
-                wallet.work_bytes += bytes;
+                (sums.work_to, sums.credited) = (last, amount);
+                self.wallets.entry(known).or_default().work_bytes += i128::from(chain.covered);
                 self.report.issued_nano += amount;
             }
             TransferKind::Void => {
-                (sums.void_to, sums.voided) = (t.bytes_to, sums.voided + amount);
+                (sums.void_to, sums.voided) = (last, amount);
                 self.report.issued_nano -= amount;
             }
         }
+        let (debit, credit) = kind.accounts(&known);
+        self.moved(debit, credit, amount);
+    }
+
+    /// Takes in a wallet's settlements.
+    pub fn settlements(&mut self, wallet: PublicKey, chain: &Chain) {
+        if !chain.is_whole() {
+            let (whose, last) = (format!("wallet {wallet}"), chain.last.into());
+            self.find(&Finding::Chain { whose, what: "settled nano-KVR", last });
+        }
+        self.report.transfers += u64::try_from(chain.transfers).unwrap_or(0);
+        self.report.settled_nano += i128::from(chain.covered);
+        self.moved(pending_account(&wallet), settled_account(&wallet), chain.covered.into());
+    }
+
+    /// Names rows that a rule of the store forbids and that are there all the same.
+    pub fn forbidden(&mut self, what: &'static str, rows: i64) {
+        self.cache("the ledger", what, 0, rows.into());
+    }
+
+    /// Takes in how many transfers a wallet has, and the least and greatest of their sequences.
+    pub fn sequences(&mut self, wallet: PublicKey, transfers: i64, first: i64, last: i64) {
+        self.wallets.entry(wallet).or_default().sequence = last.into();
+        self.cache(format!("wallet {wallet}"), "first sequence", 1, first.into());
+        self.cache(format!("wallet {wallet}"), "transfers up to its last sequence", last.into(), transfers.into());
+    }
+
+    fn moved(&mut self, debit: String, credit: String, amount: i128) {
+        self.accounts.entry(debit).or_default().debits += amount;
+        self.accounts.entry(credit).or_default().credits += amount;
+    }
+
+    /// Checks a batch's total against the settlements up to it.
+    pub fn batch(&mut self, batch: u64, expected: i128, total: i128) {
+        self.cache(format!("batch {batch}"), "total", expected, total);
     }
 
     /// Checks an account's cached sides.
@@ -197,12 +290,15 @@ impl Audit {
     pub fn cursor(&mut self, session: SessionId, cursor: &Cursor, metered: Option<(u64, u64)>) {
         self.report.sessions += 1;
         let sums = self.sessions.remove(&session).unwrap_or_default();
+        if let Some(other) = sums.wallet.filter(|wallet| *wallet != cursor.wallet) {
+            self.find(&Finding::Wallets { session, one: cursor.wallet, other });
+        }
         let whose = format!("session {session}");
-        self.cache(whose.clone(), "credited bytes", sums.work_to.into(), cursor.work_bytes.into());
+        self.cache(whose.clone(), "credited bytes", sums.work_to, cursor.work_bytes.into());
         self.cache(whose.clone(), "credited nano-KVR", sums.credited, cursor.credited_nano.into());
         self.cache(whose.clone(), "voided nano-KVR", sums.voided, cursor.voided_nano.into());
-        if sums.void_to > cursor.voided_bytes {
-            self.cache(whose, "voided bytes", sums.void_to.into(), cursor.voided_bytes.into());
+        if sums.void_to > cursor.voided_bytes.into() {
+            self.cache(whose, "voided bytes", sums.void_to, cursor.voided_bytes.into());
         }
         let (work, voided) = metered.unwrap_or((cursor.work_bytes, cursor.voided_bytes));
         for (what, metered, cursor) in
@@ -219,7 +315,7 @@ impl Audit {
         self.report.wallets += 1;
         let sums = self.wallets.remove(&address).unwrap_or_default();
         let whose = format!("wallet {address}");
-        self.cache(whose.clone(), "sequence", sums.sequence.into(), sequence.into());
+        self.cache(whose.clone(), "sequence", sums.sequence, sequence.into());
         self.cache(whose, "work bytes", sums.work_bytes, work_bytes.into());
     }
 
@@ -235,7 +331,7 @@ impl Audit {
             self.cache(format!("session {session}"), "voided nano-KVR", sums.voided, 0);
         }
         for (address, sums) in std::mem::take(&mut self.wallets) {
-            self.cache(format!("wallet {address}"), "sequence", sums.sequence.into(), 0);
+            self.cache(format!("wallet {address}"), "sequence", sums.sequence, 0);
         }
         self.report
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::{NanoKvr, PublicKey, SessionId};
+use crate::types::{Hex, NanoKvr, PublicKey, SessionId};
 
 /// The account that money comes from; its debits are everything ever issued.
 pub const ISSUANCE: &str = "issuance";
@@ -49,7 +49,10 @@ pub struct Meter {
     pub r#final: bool,
 }
 
-/// The hub's answer to `GET /v1/meters?after=<change_seq>&limit=<rows>`.
+/// One start of a hub in one history of its ledger; drawn at random.
+pub type RunId = Hex<16>;
+
+/// The hub's answer to `GET /v1/meters?after=<change_seq>&limit=<rows>[&run=<run>]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeterPage {
@@ -61,6 +64,12 @@ pub struct MeterPage {
     pub last_change_seq: u64,
     /// Rows changed after the asked position, oldest change first.
     pub meters: Vec<Meter>,
+    /// The hub's start that its newest position belongs to; a gateway gives it back with that position.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+    /// Where the page begins, when a run was asked for: below the asked position when a backup was restored since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
 }
 
 /// Which way a transfer moves money.

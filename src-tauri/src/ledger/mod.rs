@@ -14,6 +14,6 @@ pub mod settle;
 mod store;
 
 pub use audit::{Finding, Report};
-pub use entry::{Meter, MeterPage, Rate, Transfer, TransferKind, WalletStatement};
+pub use entry::{Meter, MeterPage, Rate, RunId, Transfer, TransferKind, WalletStatement};
 pub use settle::Refusal;
-pub use store::{Applied, CREDITS_PER_PAGE_MAX, Ledger, LedgerError, METERS_PER_PAGE_MAX, Put, RefusedMeter};
+pub use store::{Applied, CREDITS_PER_PAGE_MAX, Ledger, LedgerError, METERS_PER_PAGE_MAX, Position, Put, RefusedMeter};

@@ -28,7 +28,10 @@ pub enum Refusal {
         voided_bytes: u64,
     },
     /// A newer row with a lower counter.
-    #[error("expected {what} of at least {expected}, got {got}")]
+    #[error(
+        "expected {what} of at least {expected}, got {got}: if the hub's meters were restored from a backup, run \
+         kvasir ledger repair"
+    )]
     Decreased {
         /// The counter.
         what: &'static str,

@@ -13,11 +13,10 @@ use super::loading::{load_model, read_ahead};
 use super::progress::bar;
 use super::{AnyError, all_threads, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
-use crate::cli::{DemoArgs, GenerateArgs, GpuArgs, LayerSelection, LedgerCommand, WalletCommand};
+use crate::cli::{DemoArgs, GenerateArgs, GpuArgs, LayerSelection, WalletCommand};
 use crate::config::parse_duration;
 use crate::demo::{self, DemoOptions};
 use crate::dispatch::{LocalDispatch, Mode};
-use crate::ledger::Ledger;
 use crate::model::{Model, Reach};
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
 
@@ -209,14 +208,6 @@ pub(super) fn open_wallet(state: &Path) -> Result<Wallet, KeyStoreError> {
 /// The file that remembers which wallet belongs to this worker.
 fn wallet_record(state: &Path) -> PathBuf {
     state.join("wallet")
-}
-
-/// `kvasir ledger …`.
-pub fn ledger(command: LedgerCommand) -> Result<ExitCode, AnyError> {
-    let LedgerCommand::Check { ledger } = command;
-    let report = runtime()?.block_on(async { Ledger::open(&ledger).await?.check().await })?;
-    say(serde_json::to_string_pretty(&report)?)?;
-    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The chosen layers of `model`.

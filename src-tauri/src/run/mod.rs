@@ -8,6 +8,7 @@ mod bench;
 mod commands;
 mod device;
 mod hub;
+mod ledger;
 mod loading;
 mod model;
 mod progress;
@@ -63,7 +64,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Model(command))) => model::model(command),
         (None, Some(Command::Keys(command))) => serving::keys(command),
         (None, Some(Command::Wallet(command))) => commands::wallet(command),
-        (None, Some(Command::Ledger(command))) => commands::ledger(command),
+        (None, Some(Command::Ledger(command))) => ledger::run(command),
         #[cfg(feature = "desktop")]
         (None, None) => app::run(&cli.flags, cli.open.flatten(), cli.hidden),
         #[cfg(not(feature = "desktop"))]

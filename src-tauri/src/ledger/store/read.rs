@@ -1,12 +1,23 @@
 //! What anybody may read, and the gateway's place in each hub's changes.
 
-use super::row::{counter, signed, transfer};
+use sqlx::Row;
+
+use super::row::{counter, signed, text, transfer};
 use super::{Ledger, LedgerError};
-use crate::ledger::entry::{Transfer, WalletStatement, pending_account, settled_account};
+use crate::ledger::entry::{RunId, Transfer, WalletStatement, pending_account, settled_account};
 use crate::types::{NanoKvr, PublicKey};
 
 /// Most transfers that one question returns.
 pub const CREDITS_PER_PAGE_MAX: u32 = 100;
+
+/// How far a hub's changes were applied: a place in the changes of one of its starts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The last change; 0 before the first.
+    pub change_seq: u64,
+    /// The start, if the hub names it.
+    pub run: Option<RunId>,
+}
 
 impl Ledger {
     /// A wallet's balances; a wallet that was never credited has zeros.
@@ -57,27 +68,33 @@ impl Ledger {
     ///
     /// # Errors
     /// A store that fails.
-    pub async fn poll_position(&self, hub: &str) -> Result<u64, LedgerError> {
-        let row = sqlx::query("SELECT change_seq FROM poll_position WHERE hub = $1")
+    pub async fn poll_position(&self, hub: &str) -> Result<Position, LedgerError> {
+        let row = sqlx::query("SELECT change_seq, run FROM poll_position WHERE hub = $1")
             .bind(hub.to_owned())
             .fetch_optional(&self.pool)
             .await?;
-        row.map_or(Ok(0), |row| counter(&row, "change_seq"))
+        let Some(row) = row else { return Ok(Position::default()) };
+        let run = if row.try_get::<&str, _>("run")?.is_empty() { None } else { Some(text(&row, "run")?) };
+        Ok(Position { change_seq: counter(&row, "change_seq")?, run })
     }
 
     /// Remembers how far a hub's changes were applied. Losing it costs a repeated poll, never a credit.
     ///
     /// # Errors
     /// A store that fails.
-    pub async fn set_poll_position(&self, hub: &str, change_seq: u64) -> Result<(), LedgerError> {
-        sqlx::query(
-            "INSERT INTO poll_position (hub, change_seq) VALUES ($1, $2) \
-             ON CONFLICT (hub) DO UPDATE SET change_seq = excluded.change_seq",
-        )
-        .bind(hub.to_owned())
-        .bind(signed(change_seq)?)
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+    pub async fn set_poll_position(&self, hub: &str, position: Position) -> Result<(), LedgerError> {
+        self.again(|| async {
+            sqlx::query(
+                "INSERT INTO poll_position (hub, change_seq, run) VALUES ($1, $2, $3) \
+                 ON CONFLICT (hub) DO UPDATE SET change_seq = excluded.change_seq, run = excluded.run",
+            )
+            .bind(hub.to_owned())
+            .bind(signed(position.change_seq)?)
+            .bind(position.run.map(|run| run.to_string()).unwrap_or_default())
+            .execute(&self.pool)
+            .await?;
+            Ok(())
+        })
+        .await
     }
 }

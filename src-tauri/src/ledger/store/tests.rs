@@ -58,6 +58,11 @@ async fn a_transfer_is_never_updated_deleted_or_replaced() {
 async fn the_check_finds_every_kind_of_broken_row() {
     let transfer = "INSERT INTO transfer SELECT 'x', wallet, 4, kind, session, bytes_from, bytes_to, rate, amount, debit, \
                     credit, created_unix_ms FROM transfer WHERE sequence = 1";
+    // The session's transfers end at 122880; this one begins a byte later.
+    let gap = "INSERT INTO transfer SELECT session || ':122881', wallet, 4, kind, session, 122881, 122882, 7, 7, debit, \
+               credit, created_unix_ms FROM transfer WHERE sequence = 1";
+    let other = "INSERT INTO transfer SELECT session || ':122880', 'HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk', 1, \
+                 kind, session, 122880, 122881, 7, 7, debit, credit, created_unix_ms FROM transfer WHERE sequence = 1";
     for (statement, finding) in [
         ("UPDATE account SET credits = credits + 1 WHERE id LIKE '%pending'", "credits"),
         ("UPDATE account SET debits = debits - 1 WHERE id = 'issuance'", "debits"),
@@ -71,6 +76,8 @@ async fn the_check_finds_every_kind_of_broken_row() {
         ("UPDATE wallet SET work_bytes = 0", "work bytes"),
         ("DELETE FROM wallet", "wallet"),
         (transfer, "transfer x: expected id"),
+        (gap, "a gap or an overlap"),
+        (other, "expected transfers of one wallet"),
     ] {
         let ledger = books().await;
         assert_eq!(run(&ledger, statement).await.unwrap(), 1, "{statement}");
@@ -78,6 +85,21 @@ async fn the_check_finds_every_kind_of_broken_row() {
         assert!(!report.is_sound(), "{statement}");
         assert!(report.findings.iter().any(|f| f.contains(finding)), "{statement}: {:?}", report.findings);
     }
+}
+
+/// Every length agrees in sum: what is left out is as long as what is covered twice.
+#[tokio::test]
+async fn the_check_finds_a_gap_that_an_overlap_makes_up_for() {
+    let ledger = books().await;
+    for (sequence, from, to) in [(4, 122_880, 122_980), (5, 122_930, 123_030), (6, 123_080, 123_130)] {
+        let statement = format!(
+            "INSERT INTO transfer SELECT session || ':{from}', wallet, {sequence}, kind, session, {from}, {to}, 7, \
+             7 * ({to} - {from}), debit, credit, created_unix_ms FROM transfer WHERE sequence = 1"
+        );
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&ledger.pool).await.unwrap();
+    }
+    let report = ledger.check().await.unwrap();
+    assert!(report.findings.iter().any(|f| f.contains("from 0 to 123130 once each")), "{:?}", report.findings);
 }
 
 #[tokio::test]
@@ -115,9 +137,11 @@ async fn a_ledger_of_a_later_program_is_refused_and_another_url_keeps_its_passwo
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("a ledger.db").display());
     let ledger = Ledger::open(&url).await.unwrap();
-    run(&ledger, "INSERT INTO schema_version (version) VALUES (3)").await.unwrap();
+    run(&ledger, "INSERT INTO schema_version (version) VALUES (4)").await.unwrap();
     let error = Ledger::open(&url).await.unwrap_err();
-    assert!(matches!(error, LedgerError::NewerSchema { known: 2, got: 3 }), "{error}");
-    let error = Ledger::open("postgres://user:secret@host/kvasir").await.unwrap_err().to_string();
-    assert_eq!(error, "expected a ledger URL that starts with sqlite:, got \"postgres\"");
+    assert!(matches!(error, LedgerError::NewerSchema { known: 3, got: 4 }), "{error}");
+    let far = Ledger::open("postgres://user:secret@db.example/kvasir?sslmode=require").await.unwrap_err().to_string();
+    assert!(far.contains("verify-full") && far.contains("db.example") && !far.contains("secret"), "{far}");
+    let error = Ledger::open("mysql://user:secret@host/kvasir").await.unwrap_err().to_string();
+    assert_eq!(error, "expected a ledger URL that starts with sqlite: or postgres:, got \"mysql\"");
 }
