@@ -42,7 +42,7 @@ async fn frames_that_break_the_rules_end_their_own_session_only() {
         ("a reserved bit", masked(0xc2, 0)),
         ("an unknown opcode", masked(0x83, 0)),
         ("a ping in fragments", masked(0x09, 0)),
-        ("a ping of 126 bytes", vec![0x89, 0x80 | 126, 0, 126, 0, 0, 0, 0]),
+        ("a ping of 126 bytes", [vec![0x89, 0x80 | 126, 0, 126, 0, 0, 0, 0], vec![0; 126]].concat()),
         ("a continuation of nothing", masked(0x80, 0)),
         ("2^63 bytes", vec![0x82, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
         ("more than a message may have", vec![0x82, 0xff, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]),
