@@ -17,7 +17,7 @@ const PROMPT: &str = "Once upon a marzipan time";
 fn role(dir: &Path, name: &str, args: &[&str]) -> Process {
     let mut command = kvasir(dir, &[&["--headless", name], args].concat());
     command.env("KVASIR_LOG", "debug").stderr(File::create(dir.join(format!("{name}.log"))).expect("a log"));
-    Process::spawn(command)
+    Process::of(command)
 }
 
 /// Every file below `dir` that only its owner may read.

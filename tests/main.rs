@@ -35,6 +35,8 @@ mod peer;
 mod processes;
 mod reference;
 mod refused_models;
+#[cfg(unix)]
+mod restarts;
 mod serving;
 #[cfg(feature = "gpu")]
 mod shaders;
@@ -50,4 +52,5 @@ mod units;
 mod wallet;
 mod wire;
 mod wire_roundtrip;
+mod wire_v1;
 mod worker;

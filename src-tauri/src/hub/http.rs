@@ -1,4 +1,4 @@
-//! The hub's few answers over plain HTTP, for gateways and operators: meters, status, health.
+//! The hub's few answers over plain HTTP, for gateways and operators: meters, status, health, a gateway's goodbye.
 //!
 //! One request a connection, no body, `Connection: close`. Written by hand on the strict head that the WebSocket path
 //! needs anyway: a second HTTP parser would be a second opinion on where a request ends.
@@ -6,9 +6,11 @@
 use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
+use super::registry::Notice;
 use super::{Counts, Hub};
 use crate::ledger::{METERS_PER_PAGE_MAX, RunId};
 use crate::net::head::{Head, Received};
+use crate::wire::LEAVE_PATH;
 
 /// An answer: status and JSON.
 pub struct Answer {
@@ -86,11 +88,13 @@ impl Answer {
 /// Answers everything that is not `/v1/worker`.
 pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
     let head = &request.head;
-    if !matches!(head.path.as_str(), "/v1/meters" | "/status" | "/healthz") {
-        return Answer::refused(404, "path", "no such path");
-    }
-    if head.method != "GET" {
-        return Answer::refused(405, "method", "expected GET");
+    let method = match head.path.as_str() {
+        "/v1/meters" | "/status" | "/healthz" => "GET",
+        LEAVE_PATH => "POST",
+        _ => return Answer::refused(404, "path", "no such path"),
+    };
+    if head.method != method {
+        return Answer::refused(405, "method", format!("expected {method}"));
     }
     if !request.rest().is_empty() {
         return Answer::refused(400, "body", "expected nothing after the head");
@@ -100,9 +104,22 @@ pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
             Some(asked) => meters(hub, asked).await,
             None => Answer::refused(400, "query", "expected after=<change_seq>&limit=<rows>&run=<run>"),
         },
-        "/healthz" if hub.shutdown.is_requested() => Answer::refused(503, "draining", "the hub drains"),
+        LEAVE_PATH => send_away(hub, head.query.as_deref().unwrap_or_default()),
+        "/healthz" if hub.is_draining() => Answer::refused(503, "draining", "the hub drains"),
         "/healthz" => Answer::json(200, &serde_json::json!({ "ok": true })),
         _ => status(hub).await,
+    }
+}
+
+/// A gateway stops: the workers that came through that run of it finish what they have and come again.
+fn send_away(hub: &Hub, query: &str) -> Answer {
+    match query.strip_prefix("gateway=").map(str::parse) {
+        Some(Ok(run)) => {
+            let sessions = hub.registry.notify_gateway(run, Notice::Drained);
+            tracing::info!(gateway = %run, sessions, "a gateway stops, its workers are sent away");
+            Answer::json(200, &serde_json::json!({ "sessions": sessions }))
+        }
+        _ => Answer::refused(400, "query", "expected gateway=<32 hex digits>"),
     }
 }
 
@@ -125,7 +142,7 @@ async fn status(hub: &Hub) -> Answer {
         hub_epoch: hub.epoch,
         sessions,
         wallets,
-        draining: hub.shutdown.is_requested(),
+        draining: hub.is_draining(),
         outcomes: hub.outcomes.counts(),
         backbone_reachable: backbone_error.is_none(),
         backbone_error,
