@@ -5,6 +5,7 @@ mod decode;
 mod dispatch;
 mod far;
 mod speculate;
+mod splice;
 mod streams;
 
 #[cfg(feature = "gpu")]
@@ -17,4 +18,5 @@ pub use decode::{DecodeBench, DecodeOptions, decode};
 pub use dispatch::{Cell as DispatchCell, DispatchBench, DispatchBenchError, DispatchOptions, dispatch};
 pub use far::{Far, Outside};
 pub use speculate::{SpeculateBench, SpeculateOptions, speculate};
+pub use splice::{IdleBench, SpliceBench, SpliceBenchError, SpliceOptions, Way as SpliceWay, splice};
 pub use streams::{Size, StreamsBench, StreamsBenchError, StreamsOptions, streams};

@@ -16,7 +16,8 @@ use super::loading::load_model;
 use super::{AnyError, all_threads, runtime, say, usage};
 use crate::bench;
 use crate::cli::{
-    BenchCommand, BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, Device, GpuFlags,
+    BenchCommand, BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchSpliceArgs, Device,
+    GpuFlags,
 };
 use crate::kernel::{CpuPath, Crew, ExpertCompute};
 
@@ -32,6 +33,7 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             batches(bench::Phase::Prefill, args.model.as_deref(), &sizes, args.json)
         }
         BenchCommand::Dispatch(args) => bench_dispatch(args),
+        BenchCommand::Splice(args) => bench_splice(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -105,6 +107,18 @@ fn bench_dispatch(args: BenchDispatchArgs) -> Result<(), AnyError> {
         time: Duration::from_secs(args.seconds.into()),
     };
     show(args.json, &runtime()?.block_on(bench::dispatch(options))?)
+}
+
+/// `kvasir bench splice`.
+fn bench_splice(args: &BenchSpliceArgs) -> Result<(), AnyError> {
+    let options = bench::SpliceOptions {
+        rounds: args.rounds.into(),
+        pings: args.pings,
+        messages: args.messages,
+        idle: args.idle.into(),
+        idle_time: Duration::from_secs(args.seconds.into()),
+    };
+    show(args.json, &bench::splice(&options)?)
 }
 
 /// Kernels of so many workers.
