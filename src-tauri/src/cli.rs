@@ -18,11 +18,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
-pub use bench::{BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchPrefillArgs};
+pub use bench::{
+    BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchPrefillArgs, BenchSpliceArgs,
+};
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs, Speculate};
 pub use experts::{ExpertFlags, ExpertsLocal};
 pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
-pub use layers::{LayerSelection, LayerSelectionError};
+pub use layers::{LayerSelection, LayerSelectionError, RemoteLayers, RemoteLayersError};
 pub use ledger::{LedgerCommand, LedgerUrl};
 pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 pub use roles::{Device, GpuFlags, Role, RoleFlags};
@@ -91,6 +93,8 @@ pub enum BenchCommand {
     Prefill(BenchPrefillArgs),
     /// Steps of one or more layers through gateway, hub and workers, by rows and by round trip.
     Dispatch(BenchDispatchArgs),
+    /// The gateway's splice beside nginx and haproxy (where installed) as WebSocket proxies, on loopback TLS.
+    Splice(BenchSpliceArgs),
 }
 
 /// Flags of `kvasir gpu`.

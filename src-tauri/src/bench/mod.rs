@@ -5,6 +5,7 @@ mod decode;
 mod dispatch;
 mod far;
 mod speculate;
+mod splice;
 mod streams;
 
 #[cfg(feature = "gpu")]
@@ -15,6 +16,7 @@ pub use crate::kernel::bench::{
 pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};
 pub use dispatch::{Cell as DispatchCell, DispatchBench, DispatchBenchError, DispatchOptions, dispatch};
-pub use far::Far;
+pub use far::{Far, Outside};
 pub use speculate::{SpeculateBench, SpeculateOptions, speculate};
+pub use splice::{IdleBench, SpliceBench, SpliceBenchError, SpliceOptions, Way as SpliceWay, splice};
 pub use streams::{Size, StreamsBench, StreamsBenchError, StreamsOptions, streams};
