@@ -141,7 +141,6 @@ async fn watch_accounts(ledger: Ledger, wallets: Vec<PublicKey>, over: Arc<Atomi
         let is_last = over.load(SeqCst);
         for wallet in &wallets {
             let pending = ledger.wallet(*wallet).await.expect("an account").pending_nano_kvr.0;
-            let pending = u64::try_from(pending).expect("no debt");
             let before = last.insert(*wallet, pending).unwrap_or(0);
             assert!(pending >= before, "{wallet} fell from {before} to {pending}");
         }
@@ -230,6 +229,6 @@ async fn a_gateway_replaced_and_killed_under_four_streams_changes_no_token_and_n
 /// Whether more than half of the pauses end within some `window_ms`: for one drawn evenly from more than twice that,
 /// fifty never do.
 fn is_crowded(pauses: &[u64], window_ms: u64) -> bool {
-    let within = |from: u64| pauses.iter().filter(|pause| (from..from + window_ms).contains(pause)).count();
+    let within = |from: u64| pauses.iter().filter(|pause| (from..from + window_ms).contains(*pause)).count();
     pauses.iter().any(|pause| within(*pause) > pauses.len() / 2)
 }

@@ -125,8 +125,10 @@ impl Ledger {
         let mut book = Book::default();
         let mut sessions: Vec<SessionId> = rows.iter().map(|row| row.session).collect();
         let mut wallets: Vec<PublicKey> = rows.iter().map(|row| row.wallet).collect();
-        (sessions.sort_unstable(), sessions.dedup());
-        (wallets.sort_unstable(), wallets.dedup());
+        sessions.sort_unstable();
+        sessions.dedup();
+        wallets.sort_unstable();
+        wallets.dedup();
         let lock = self.dialect.for_update();
 
         let values = Values::texts(&sessions);
