@@ -2,7 +2,7 @@
 
 mod bans;
 mod crowd;
-mod world;
+pub mod world;
 
 use std::time::Duration;
 

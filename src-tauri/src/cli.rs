@@ -12,8 +12,7 @@ mod ledger;
 mod model;
 mod roles;
 mod trust;
-
-use std::path::PathBuf;
+mod wallet;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -27,6 +26,7 @@ pub use ledger::{LedgerCommand, LedgerUrl};
 pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 pub use roles::{Device, GpuFlags, Role, RoleFlags};
 pub use trust::{AuditSelection, AuditSelectionError, TrustFlags};
+pub use wallet::{AtGateway, WORKER_STATE, WalletCommand, WalletState};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]
@@ -102,26 +102,6 @@ pub struct GpuArgs {
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,
-}
-
-/// State directory of the worker, where its wallet key is kept.
-pub const WORKER_STATE: &str = "kvasir-state/worker";
-
-/// `kvasir wallet …`.
-#[derive(Debug, Subcommand)]
-pub enum WalletCommand {
-    /// Make a wallet key in an owner-only file of the state directory.
-    Create {
-        /// Directory of the key.
-        #[arg(long, env = "KVASIR_STATE", default_value = crate::cli::WORKER_STATE)]
-        state: PathBuf,
-    },
-    /// Show the address of the wallet in the state directory.
-    Show {
-        /// Directory of the key.
-        #[arg(long, env = "KVASIR_STATE", default_value = crate::cli::WORKER_STATE)]
-        state: PathBuf,
-    },
 }
 
 /// Prints what can be typed, on stdout.

@@ -121,6 +121,14 @@ impl Server {
         text.lines().next()?.trim().parse().ok()
     }
 
+    /// SIGKILL to the server, whose own processes end when they notice.
+    pub fn kill(&mut self) {
+        let pid = self.pid().expect("a server that runs").to_string();
+        let killed = Command::new("kill").args(["-9", &pid]).status().expect("kill runs");
+        assert!(killed.success());
+        self.stop_keeper();
+    }
+
     fn stop_keeper(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {
             drop(keeper.stdin.take().map(|mut pipe| pipe.flush()));

@@ -94,11 +94,28 @@ pub async fn upgrade(
 /// # Errors
 /// Everything of [`HubError`], within the configured deadline.
 pub async fn get<T: DeserializeOwned>(hub: &HubEndpoint, target: &str, config: &GatewayConfig) -> Result<T, HubError> {
+    exchange(hub, "GET", target, config).await
+}
+
+/// `POST`s a target without a body, for JSON.
+///
+/// # Errors
+/// As [`get`].
+pub async fn post<T: DeserializeOwned>(hub: &HubEndpoint, target: &str, config: &GatewayConfig) -> Result<T, HubError> {
+    exchange(hub, "POST", target, config).await
+}
+
+async fn exchange<T: DeserializeOwned>(
+    hub: &HubEndpoint,
+    method: &str,
+    target: &str,
+    config: &GatewayConfig,
+) -> Result<T, HubError> {
     let deadline = config.deadlines.hub;
     let until = Instant::now() + deadline;
     let exchange = async {
         let mut stream = dial(hub, config).await?;
-        let request = format!("GET {target} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", hub.addr);
+        let request = format!("{method} {target} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", hub.addr);
         stream.write_all(request.as_bytes()).await?;
         stream.flush().await?;
         let answer = read_response(&mut stream, until).await?;

@@ -6,9 +6,10 @@
 use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use super::{Counts, Hub};
+use super::{Counts, Hub, returns};
 use crate::ledger::{METERS_PER_PAGE_MAX, RunId};
 use crate::net::head::{Head, Received};
+use crate::wire::RECEIPTS_PATH;
 
 /// An answer: status and JSON.
 pub struct Answer {
@@ -44,7 +45,8 @@ struct Status {
 }
 
 impl Answer {
-    fn json(status: u16, body: &impl Serialize) -> Self {
+    /// JSON.
+    pub fn json(status: u16, body: &impl Serialize) -> Self {
         match serde_json::to_vec(body) {
             Ok(body) => Self { status, body },
             Err(_) => Self { status: 500, body: Vec::new() },
@@ -66,6 +68,7 @@ impl Answer {
             200 => "OK",
             404 => "Not Found",
             405 => "Method Not Allowed",
+            409 => "Conflict",
             426 => "Upgrade Required",
             503 => "Service Unavailable",
             500 => "Internal Server Error",
@@ -86,11 +89,13 @@ impl Answer {
 /// Answers everything that is not `/v1/worker`.
 pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
     let head = &request.head;
-    if !matches!(head.path.as_str(), "/v1/meters" | "/status" | "/healthz") {
-        return Answer::refused(404, "path", "no such path");
-    }
-    if head.method != "GET" {
-        return Answer::refused(405, "method", "expected GET");
+    let method = match head.path.as_str() {
+        "/v1/meters" | "/status" | "/healthz" => "GET",
+        RECEIPTS_PATH => "POST",
+        _ => return Answer::refused(404, "path", "no such path"),
+    };
+    if head.method != method {
+        return Answer::refused(405, "method", format!("expected {method}"));
     }
     if !request.rest().is_empty() {
         return Answer::refused(400, "body", "expected nothing after the head");
@@ -100,6 +105,7 @@ pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
             Some(asked) => meters(hub, asked).await,
             None => Answer::refused(400, "query", "expected after=<change_seq>&limit=<rows>&run=<run>"),
         },
+        RECEIPTS_PATH => returns::answer(hub, head.query.as_deref().unwrap_or_default()).await,
         "/healthz" if hub.shutdown.is_requested() => Answer::refused(503, "draining", "the hub drains"),
         "/healthz" => Answer::json(200, &serde_json::json!({ "ok": true })),
         _ => status(hub).await,

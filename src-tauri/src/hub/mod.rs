@@ -24,6 +24,7 @@ mod outstanding;
 mod quarantine;
 mod receipts;
 mod registry;
+mod returns;
 mod session;
 mod tally;
 mod worker_leg;

@@ -20,3 +20,6 @@ pub use slice::Slice;
 
 /// Path of a worker's link, at the gateway and at the hub: the only one that becomes a WebSocket.
 pub const WORKER_PATH: &str = "/v1/worker";
+
+/// Path where receipts are handed in again, at the gateway and at the hub.
+pub const RECEIPTS_PATH: &str = "/v1/receipts";
