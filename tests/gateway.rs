@@ -1,6 +1,6 @@
 //! The gateway between a TLS client and a small hub of raw TCP: what passes, what is refused, what is credited.
 
-mod harness;
+pub mod harness;
 mod public;
 
 use std::sync::Arc;

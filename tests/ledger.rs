@@ -7,6 +7,7 @@ mod history;
 mod interleavings;
 #[cfg(unix)]
 mod kills;
+mod receipts;
 mod rules;
 
 use kvasir::ledger::{Ledger, Meter, Rate, Transfer, TransferKind};

@@ -17,7 +17,9 @@ mod wallet;
 use clap::{Args, Parser, Subcommand};
 
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
-pub use bench::{BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchPrefillArgs};
+pub use bench::{
+    BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchLedgerArgs, BenchPrefillArgs,
+};
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs, Speculate};
 pub use experts::{ExpertFlags, ExpertsLocal};
 pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
@@ -91,6 +93,8 @@ pub enum BenchCommand {
     Prefill(BenchPrefillArgs),
     /// Steps of one or more layers through gateway, hub and workers, by rows and by round trip.
     Dispatch(BenchDispatchArgs),
+    /// Credits by several gateways, and the check of many transfers, on either store.
+    Ledger(BenchLedgerArgs),
 }
 
 /// Flags of `kvasir gpu`.

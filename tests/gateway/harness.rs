@@ -16,26 +16,26 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-pub(super) type Tls = tokio_rustls::client::TlsStream<TcpStream>;
+pub type Tls = tokio_rustls::client::TlsStream<TcpStream>;
 
-pub(super) const HUB: PublicKey = PublicKey([9; 32]);
-pub(super) const WALLET: PublicKey = PublicKey([7; 32]);
-pub(super) const UPGRADE: &str = "GET /v1/worker HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+pub const HUB: PublicKey = PublicKey([9; 32]);
+pub const WALLET: PublicKey = PublicKey([7; 32]);
+pub const UPGRADE: &str = "GET /v1/worker HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
-pub(super) const SWITCHING: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+pub const SWITCHING: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                          Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 /// Long enough for a busy machine, short enough to fail a test rather than hang it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A hub: answers polls from a ledger of its own and hands every upgrade to the test.
-pub(super) struct TestHub {
-    pub(super) addr: SocketAddr,
-    pub(super) meters: Ledger,
-    pub(super) upgrades: mpsc::Receiver<(String, TcpStream)>,
+pub struct TestHub {
+    pub addr: SocketAddr,
+    pub meters: Ledger,
+    pub upgrades: mpsc::Receiver<(String, TcpStream)>,
 }
 
 impl TestHub {
-    pub(super) async fn start() -> Self {
+    pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let meters = Ledger::open("sqlite::memory:").await.unwrap();
@@ -72,11 +72,11 @@ impl TestHub {
     }
 
     /// The next upgrade that reaches the hub.
-    pub(super) async fn upgrade(&mut self) -> (String, TcpStream) {
+    pub async fn upgrade(&mut self) -> (String, TcpStream) {
         timeout(PATIENCE, self.upgrades.recv()).await.unwrap().unwrap()
     }
 
-    pub(super) async fn put(&self, work_bytes: u64) {
+    pub async fn put(&self, work_bytes: u64) {
         let meter = Meter {
             hub: HUB,
             session: Hex([1; 16]),
@@ -93,17 +93,18 @@ impl TestHub {
     }
 }
 
-pub(super) struct TestGateway {
-    pub(super) addr: SocketAddr,
+pub struct TestGateway {
+    pub addr: SocketAddr,
     /// The operator's listener.
-    pub(super) admin: SocketAddr,
-    pub(super) client: Arc<rustls::ClientConfig>,
-    pub(super) trigger: ShutdownTrigger,
-    pub(super) task: JoinHandle<()>,
+    pub admin: SocketAddr,
+    pub client: Arc<rustls::ClientConfig>,
+    pub ca_pem: String,
+    pub trigger: ShutdownTrigger,
+    pub task: JoinHandle<()>,
 }
 
 impl TestGateway {
-    pub(super) async fn start(hub: SocketAddr, ledger: &Ledger, change: impl FnOnce(&mut GatewayConfig)) -> Self {
+    pub async fn start(hub: SocketAddr, ledger: &Ledger, change: impl FnOnce(&mut GatewayConfig)) -> Self {
         let certificates = TrialCertificates::generate(&["localhost"]).unwrap();
         let client = client_config_from_pem(&certificates.ca_pem).unwrap();
         let tls = server_config_from_pem(&certificates.cert_pem, &certificates.key_pem).unwrap();
@@ -119,16 +120,16 @@ impl TestGateway {
         let (trigger, shutdown) = shutdown::channel();
         let listeners = Listeners { public: listener, admin: Some(operators) };
         let task = tokio::spawn(serve(listeners, config, ledger.clone(), shutdown));
-        Self { addr, admin, client, trigger, task }
+        Self { addr, admin, client, ca_pem: certificates.ca_pem, trigger, task }
     }
 
-    pub(super) async fn dial(&self) -> Tls {
+    pub async fn dial(&self) -> Tls {
         let tcp = TcpStream::connect(self.addr).await.unwrap();
         wrap_client(Arc::clone(&self.client), "localhost", tcp).await.unwrap()
     }
 
     /// Sends bytes and reads the answer's status and body until the end of the connection.
-    pub(super) async fn exchange(&self, request: &str) -> (u16, String) {
+    pub async fn exchange(&self, request: &str) -> (u16, String) {
         let mut stream = self.dial().await;
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
@@ -139,7 +140,7 @@ impl TestGateway {
     }
 
     /// What the operator is told.
-    pub(super) async fn admin(&self, target: &str) -> (u16, String) {
+    pub async fn admin(&self, target: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.admin).await.unwrap();
         stream.write_all(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -147,13 +148,13 @@ impl TestGateway {
         parse(&answer).unwrap()
     }
 
-    pub(super) async fn get(&self, target: &str) -> (u16, Value) {
+    pub async fn get(&self, target: &str) -> (u16, Value) {
         let (status, body) = self.exchange(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
         (status, serde_json::from_str(&body).unwrap())
     }
 
     /// Asks for a target until its answer fits.
-    pub(super) async fn get_until(&self, target: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    pub async fn get_until(&self, target: &str, fits: impl Fn(&Value) -> bool) -> Value {
         let wait = async {
             loop {
                 let (_, body) = self.get(target).await;
@@ -166,7 +167,7 @@ impl TestGateway {
         timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{target} never fitted"))
     }
 
-    pub(super) async fn stop(self) {
+    pub async fn stop(self) {
         self.trigger.fire();
         timeout(PATIENCE, self.task).await.unwrap().unwrap();
     }
@@ -179,7 +180,7 @@ fn parse(answer: &str) -> Option<(u16, String)> {
 }
 
 /// A gateway with a hub that lives as long as the test.
-pub(super) async fn pair(change: impl FnOnce(&mut GatewayConfig)) -> (TestHub, TestGateway, Ledger) {
+pub async fn pair(change: impl FnOnce(&mut GatewayConfig)) -> (TestHub, TestGateway, Ledger) {
     let hub = TestHub::start().await;
     let ledger = Ledger::open("sqlite::memory:").await.unwrap();
     let gateway = TestGateway::start(hub.addr, &ledger, change).await;
@@ -187,7 +188,7 @@ pub(super) async fn pair(change: impl FnOnce(&mut GatewayConfig)) -> (TestHub, T
 }
 
 /// A worker's and a hub's end of a splice.
-pub(super) async fn spliced(hub: &mut TestHub, gateway: &TestGateway) -> (Tls, TcpStream) {
+pub async fn spliced(hub: &mut TestHub, gateway: &TestGateway) -> (Tls, TcpStream) {
     let mut worker = gateway.dial().await;
     worker.write_all(format!("{UPGRADE}\r\n").as_bytes()).await.unwrap();
     let (_, mut stream) = hub.upgrade().await;

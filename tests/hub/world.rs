@@ -40,7 +40,7 @@ pub struct World {
     operator: KeyPair,
     stop: Option<ShutdownTrigger>,
     serving: Option<JoinHandle<Result<(), HubError>>>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// Timers that make tests quick; nothing waits for them to be exact.
@@ -78,7 +78,7 @@ impl World {
             operator: KeyPair::from_seed(&[1; 32]),
             stop: None,
             serving: None,
-            _dir: dir,
+            dir,
         };
         world.start_hub().await;
         world
@@ -92,6 +92,22 @@ impl World {
         let (stop, shutdown) = shutdown::channel();
         let hub = hub::serve(listener, self.config.clone(), identity, self.ledger.clone(), shutdown);
         (self.stop, self.serving) = (Some(stop), Some(tokio::spawn(hub)));
+    }
+
+    /// Closes the ledger of a hub that has stopped: what a backup of it would hold.
+    pub async fn closed_ledger(&self) -> Vec<u8> {
+        self.ledger.close().await;
+        std::fs::read(self.dir.path().join("ledger")).expect("a file")
+    }
+
+    /// Opens the ledger again, restored from a backup if there is one, and starts the hub on it.
+    pub async fn reopen(&mut self, backup: Option<&[u8]>) {
+        let path = self.dir.path().join("ledger");
+        if let Some(backup) = backup {
+            std::fs::write(&path, backup).expect("a file");
+        }
+        self.ledger = Ledger::open(&format!("sqlite:{}", path.display())).await.expect("a ledger");
+        self.start_hub().await;
     }
 
     /// Asks the hub to stop; it drains.

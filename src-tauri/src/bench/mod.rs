@@ -4,6 +4,7 @@ mod batch;
 mod decode;
 mod dispatch;
 mod far;
+mod ledger;
 mod speculate;
 mod streams;
 
@@ -16,5 +17,6 @@ pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};
 pub use dispatch::{Cell as DispatchCell, DispatchBench, DispatchBenchError, DispatchOptions, dispatch};
 pub use far::Far;
+pub use ledger::{LedgerBench, LedgerBenchError, LedgerOptions, ledger};
 pub use speculate::{SpeculateBench, SpeculateOptions, speculate};
 pub use streams::{Size, StreamsBench, StreamsBenchError, StreamsOptions, streams};

@@ -8,6 +8,7 @@ mod check;
 mod claims;
 mod credit;
 mod dialect;
+mod fill;
 mod meters;
 mod read;
 mod repair;

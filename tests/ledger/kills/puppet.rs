@@ -6,16 +6,18 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvasir::net::framed;
-use kvasir::net::tls;
+use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::net::ws::{WsConfig, WsStream};
+use kvasir::net::{Io, tls};
 use kvasir::types::{Hex, PublicKey, SessionId};
 use kvasir::wallet::Wallet;
-use kvasir::wire::control::{BackboneHello, Control, Receipt, Verdict};
+use kvasir::wire::control::{BackboneHello, Control, Receipt, SessionOpen, Verdict};
 use kvasir::wire::frame::{Frame, Kind};
 use kvasir::wire::handshake::{WorkerHandshake, WorkerRandom, WorkerSession};
 use kvasir::wire::receipt;
+use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::hub::world::{HIDDEN, HOST, MANIFEST, dispatch, partials};
@@ -38,6 +40,13 @@ pub struct Shown {
     pub accepted: u64,
     /// The newest receipt's: the meter is never below this again.
     pub proven: u64,
+}
+
+/// The backbone's end of a session.
+struct Behind {
+    session: SessionId,
+    reader: FramedReader<ReadHalf<Io>>,
+    writer: FramedWriter<WriteHalf<Io>>,
 }
 
 /// The worker, whose sessions follow each other, and the backbone behind the hub.
@@ -65,33 +74,45 @@ impl Puppet {
 
     /// Works until it is dropped.
     pub async fn work(&self) {
+        let (opened, mut sessions) = mpsc::channel(16);
+        let worker = async {
+            loop {
+                // A session that ended early ended because somebody was killed.
+                let _ = timeout(PATIENCE, self.session(&mut sessions)).await;
+                sleep(PAUSE).await;
+            }
+        };
+        tokio::join!(self.accept(opened), worker);
+    }
+
+    /// Greets every hub that dials: for a session, for a probe, or just before it was killed.
+    async fn accept(&self, opened: mpsc::Sender<Behind>) {
         loop {
-            // A session that ended early ended because somebody was killed.
-            let _ = timeout(PATIENCE, self.session()).await;
-            sleep(PAUSE).await;
+            let Ok((stream, _)) = self.backbone.accept().await else { continue };
+            let opened = opened.clone();
+            tokio::spawn(timeout(PATIENCE, async move {
+                let (mut reader, mut writer) = framed::split(Box::new(stream) as Io);
+                writer.send(&BackboneHello { manifest: MANIFEST, hidden_size: HIDDEN }.frame()?).await?;
+                let session = SessionOpen::read(&reader.recv().await?.ok_or("a probe")?)?.session_id;
+                opened.send(Behind { session, reader, writer }).await.map_err(|_| "nobody works")?;
+                Ok::<_, Trouble>(())
+            }));
         }
     }
 
-    async fn session(&self) -> Result<(), Trouble> {
-        let (mut ws, stream) = tokio::try_join!(
-            async {
-                Ok(WsStream::connect(
-                    &format!("ws://{}/v1/worker", self.hub),
-                    tls::client_config(&[])?,
-                    WsConfig::worker(),
-                )
-                .await?)
-            },
-            async { Ok::<_, Trouble>(self.backbone.accept().await?.0) },
-        )?;
-        let (mut from_hub, mut to_hub) = framed::split(Box::new(stream));
-        to_hub.send(&BackboneHello { manifest: MANIFEST, hidden_size: HIDDEN }.frame()?).await?;
+    async fn session(&self, sessions: &mut mpsc::Receiver<Behind>) -> Result<(), Trouble> {
+        let url = format!("ws://{}/v1/worker", self.hub);
+        let mut ws = WsStream::connect(&url, tls::client_config(&[])?, WsConfig::worker()).await?;
         let mut shake = WorkerHandshake::new(vec![self.operator], HOST, Hex([1; 16]), "test/1", WorkerRandom::draw()?);
         let hello = Frame::decode(ws.recv().await?.ok_or("no hello")?)?;
         ws.send(shake.answer(&hello, &Self::key(), 0)?.encode()).await?;
         let mut session = shake.welcomed(&Frame::decode(ws.recv().await?.ok_or("no welcome")?)?)?;
-        // SessionOpen.
-        from_hub.recv().await?.ok_or("no session")?;
+        let (mut from_hub, mut to_hub) = loop {
+            let behind = sessions.recv().await.ok_or("no backbone")?;
+            if behind.session == session.session_id {
+                break (behind.reader, behind.writer);
+            }
+        };
         for request in 1..=REQUESTS {
             to_hub.send(&dispatch(request, 1, ASSIGNMENTS)).await?;
             let asked = self.until(&mut ws, &mut session, Kind::Dispatch).await?;
