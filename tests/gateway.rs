@@ -1,7 +1,9 @@
 //! The gateway between a TLS client and a small hub of raw TCP: what passes, what is refused, what is credited.
 
 pub mod harness;
+mod hubs;
 mod public;
+mod rendezvous;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +11,7 @@ use std::time::Duration;
 use kvasir::gateway::HubEndpoint;
 use kvasir::ledger::{Ledger, Position};
 use kvasir::net::tls::wrap_client;
-use kvasir::types::PublicKey;
+use kvasir::types::{Hex, PublicKey};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -65,7 +67,9 @@ async fn the_hub_gets_a_rebuilt_head_without_the_clients_extras() {
                   Sec-WebSocket-Extensions: permessage-deflate\r\nSec-WebSocket-Protocol: chat\r\nContent-Length: 0\r\n";
     worker.write_all(format!("{UPGRADE}{extras}\r\n").as_bytes()).await.unwrap();
     let (head, _stream) = hub.upgrade().await;
-    assert_eq!(head, format!("{UPGRADE}x-kvasir-peer: 127.0.0.1\r\n\r\n"));
+    let (before, run) = head.split_once("x-kvasir-gateway: ").unwrap();
+    assert_eq!(before, format!("{UPGRADE}x-kvasir-peer: 127.0.0.1\r\n"));
+    assert!(run.strip_suffix("\r\n\r\n").unwrap().parse::<Hex<16>>().is_ok(), "{run:?} names the gateway's run");
     drop((worker, _stream));
     gateway.stop().await;
 }

@@ -29,6 +29,8 @@ mod peer;
 mod processes;
 mod reference;
 mod refused_models;
+#[cfg(unix)]
+mod restarts;
 mod serving;
 #[cfg(feature = "gpu")]
 mod shaders;
@@ -41,4 +43,5 @@ mod trust;
 mod wallet;
 mod wire;
 mod wire_roundtrip;
+mod wire_v1;
 mod worker;

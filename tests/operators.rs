@@ -103,6 +103,36 @@ async fn who_is_drained_finishes_and_stays_away_and_who_is_kicked_comes_back() {
 }
 
 #[test]
+fn a_worker_that_is_too_old_learns_that_it_has_to_be_updated() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let fleet = fleet_with(dir.path(), "oldest_worker = \"65535.0.0\"\n", &[]);
+    let (mut old, _) = worker(&fleet, dir.path(), "worker-a");
+    let said = old.after("not connected: update kvasir/");
+    assert!(said.contains("refused: update_required"), "{said}");
+    assert_eq!(old.terminate().code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hub_that_its_operator_closes_sends_its_workers_away_and_takes_them_when_it_is_opened() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let fleet = fleet(dir.path());
+    let (mut sent_away, _) = worker(&fleet, dir.path(), "worker-a");
+    sent_away.after("serving ");
+    assert!(hub(dir.path(), &["drain", "--all", "--for", "1h"]).starts_with("1 sessions"));
+    sent_away.after("the hub is going away");
+    sent_away.after("HTTP 503");
+    assert_eq!(fleet.sessions().await, 0);
+    hub(dir.path(), &["resume"]);
+    drop(sent_away);
+    let (mut back, _) = worker(&fleet, dir.path(), "worker-a");
+    back.after("serving ");
+    for wrong in [&["drain"][..], &["drain", "--all", "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk"]] {
+        let (code, _, why) = ended(dir.path(), &[&["hub"], wrong].concat());
+        assert_eq!(code, Some(2), "{why}");
+    }
+}
+
+#[test]
 fn a_hub_that_takes_the_invited_takes_no_one_else() {
     let dir = tempfile::tempdir().expect("a directory");
     let fleet = fleet_with(dir.path(), "admission = \"invite\"\n", &[]);

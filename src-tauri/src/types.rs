@@ -121,6 +121,8 @@ impl<'de, const N: usize> Deserialize<'de> for Hex<N> {
 pub type SessionId = Hex<16>;
 /// One installation of the worker; drawn at random once.
 pub type WorkerId = Hex<16>;
+/// One run of a gateway's process; drawn at random when it starts.
+pub type GatewayRun = Hex<16>;
 /// A BLAKE3 digest.
 pub type Digest = Hex<32>;
 

@@ -80,7 +80,7 @@ fn request_head(input: &[u8]) -> String {
                 Err(error) => format!("refused {}", error.code()),
                 Ok(upgrade) => {
                     // What goes on to the hub must be one strict head and nothing else.
-                    let rebuilt = upgrade.rebuild("192.0.2.1".parse().unwrap());
+                    let rebuilt = upgrade.rebuild("192.0.2.1".parse().unwrap(), kvasir::types::Hex([7; 16]));
                     let (_, length) = head::parse(&rebuilt).unwrap().expect("a whole head");
                     assert_eq!(length, rebuilt.len());
                     "upgrade".into()

@@ -32,6 +32,7 @@ pub struct TestHub {
     pub addr: SocketAddr,
     pub meters: Ledger,
     pub upgrades: mpsc::Receiver<(String, TcpStream)>,
+    serving: JoinHandle<()>,
 }
 
 impl TestHub {
@@ -41,12 +42,18 @@ impl TestHub {
         let meters = Ledger::open("sqlite::memory:").await.unwrap();
         let (sender, upgrades) = mpsc::channel(16);
         let book = meters.clone();
-        tokio::spawn(async move {
+        let serving = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(Self::answer(stream, book.clone(), sender.clone()));
             }
         });
-        Self { addr, meters, upgrades }
+        Self { addr, meters, upgrades, serving }
+    }
+
+    /// Nobody listens any more.
+    pub async fn stop(self) {
+        self.serving.abort();
+        let _ = self.serving.await;
     }
 
     async fn answer(mut stream: TcpStream, book: Ledger, sender: mpsc::Sender<(String, TcpStream)>) {
@@ -105,15 +112,25 @@ pub struct TestGateway {
 
 impl TestGateway {
     pub async fn start(hub: SocketAddr, ledger: &Ledger, change: impl FnOnce(&mut GatewayConfig)) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_on(listener, vec![hub], ledger, change).await
+    }
+
+    /// A gateway of some hubs on a listener of the test's.
+    pub async fn start_on(
+        listener: TcpListener,
+        hubs: Vec<SocketAddr>,
+        ledger: &Ledger,
+        change: impl FnOnce(&mut GatewayConfig),
+    ) -> Self {
         let certificates = TrialCertificates::generate(&["localhost"]).unwrap();
         let client = client_config_from_pem(&certificates.ca_pem).unwrap();
         let tls = server_config_from_pem(&certificates.cert_pem, &certificates.key_pem).unwrap();
-        let mut config = GatewayConfig::new(tls, vec![HubEndpoint { addr: hub }]);
+        let mut config = GatewayConfig::new(tls, hubs.into_iter().map(|addr| HubEndpoint { addr }).collect());
         config.poll_interval = Duration::from_millis(20);
         // Tests ask again without a pause.
         config.limits.handshakes_per_peer_minute = 1_000_000;
         change(&mut config);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let operators = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let admin = operators.local_addr().unwrap();

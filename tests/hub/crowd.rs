@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvasir::hub::{HubLimits, HubTiming};
 use kvasir::net::head::PEER_HEADER;
 use kvasir::net::ws::WsError;
-use kvasir::wire::control::{Control, Receipt};
+use kvasir::wire::control::{Control, GoAway, Receipt};
 use kvasir::wire::frame::Kind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -95,4 +95,17 @@ async fn a_wall_clock_that_jumps_evicts_nobody_and_moves_no_epoch() {
         let meter = world.meter_until(backbone.session(), |meter| meter.assignments == request).await;
         assert_eq!((meter.epoch, meter.r#final), (2, false));
     }
+}
+
+#[tokio::test]
+async fn a_worker_without_work_is_told_when_to_come_back_too() {
+    let mut world = World::start().await;
+    let (mut worker, mut backbone) = world.session(7, 1).await;
+    world.stop_hub();
+    let bye = GoAway::read(&worker.work().await).expect("GoAway");
+    assert!(bye.reconnect_after_ms <= 5_000);
+    assert_eq!(worker.closed().await, (1012, "drained".into()));
+    assert_eq!(backbone.closed().await, "drained");
+    drop(backbone);
+    world.stopped().await.expect("a clean stop");
 }

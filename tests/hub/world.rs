@@ -1,6 +1,7 @@
 //! A real hub on loopback between a test worker and a test backbone.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ed25519_dalek::{Signer, SigningKey};
@@ -37,6 +38,8 @@ pub struct World {
     pub ledger: Ledger,
     pub backbone: TcpListener,
     pub config: HubConfig,
+    /// The gateway's URL and what to trust, for workers that come through one.
+    pub gateway: Option<(String, Arc<rustls::ClientConfig>)>,
     operator: KeyPair,
     stop: Option<ShutdownTrigger>,
     serving: Option<JoinHandle<Result<(), HubError>>>,
@@ -75,6 +78,7 @@ impl World {
             ledger,
             backbone,
             config,
+            gateway: None,
             operator: KeyPair::from_seed(&[1; 32]),
             stop: None,
             serving: None,
@@ -120,10 +124,11 @@ impl World {
         soon(self.serving.take().expect("a running hub")).await.expect("no panic")
     }
 
-    /// Dials the hub as a gateway's splice would.
+    /// Dials the gateway, or the hub as a gateway's splice would.
     async fn dial(&self, config: WsConfig) -> WsStream {
-        let tls = tls::client_config(&[]).expect("a TLS configuration");
-        let url = format!("ws://{}/v1/worker", self.hub);
+        let (url, tls) = self.gateway.clone().unwrap_or_else(|| {
+            (format!("ws://{}/v1/worker", self.hub), tls::client_config(&[]).expect("a TLS configuration"))
+        });
         soon(WsStream::connect(&url, tls, config)).await.expect("an upgrade")
     }
 
@@ -160,6 +165,11 @@ impl World {
         }
         let session = shake.welcomed(&welcome).expect("a good welcome");
         Ok(Worker { ws, session })
+    }
+
+    /// Lets go of what dialled the backbone and waits: a hub that is asked for its status looks whether it is there.
+    pub async fn forget_probes(&self) {
+        while timeout(Duration::from_millis(50), self.backbone.accept()).await.is_ok() {}
     }
 
     /// The next backbone connection, after its hello.

@@ -20,6 +20,7 @@ fn wallet() -> Wallet {
 
 /// A session of the wallet that earns this many assignments and ends; its receipt.
 async fn work(world: &World, assignments: u32) -> KeptReceipt {
+    world.forget_probes().await;
     let (mut worker, mut backbone) = world.session(7, 1).await;
     backbone.round(&mut worker, 1, assignments).await;
     backbone.verdict(1, 0, assignments).await;
@@ -93,8 +94,10 @@ async fn receipts_bring_back_what_a_ledger_lost_with_its_last_hours() {
     for known in [returned, wallet().return_receipt(before)] {
         assert_eq!(hand_in(&gateway, &known).await, (200, json!({ "raised": false })));
     }
+    gateway.stop().await;
     // Work goes on beside what came back.
     work(&world, 2).await;
+    let gateway = TestGateway::start(world.hub, &world.ledger, |_| ()).await;
     credited(&gateway, 10 * EACH).await;
     assert_sound(&world.ledger).await;
     gateway.stop().await;

@@ -41,6 +41,20 @@ impl Fleet {
     }
 }
 
+/// The servers behind a gateway, as processes.
+pub struct Inner {
+    /// Runs the model.
+    pub backbone: Process,
+    /// Owns the sessions.
+    pub hub: Process,
+    /// Completions, `http://…`.
+    pub api: String,
+    /// The hub's listener.
+    pub hub_address: String,
+    /// The operator's key.
+    pub operator: String,
+}
+
 /// Backbone, hub and gateway, configured by `kvasir.toml` or by flags.
 pub fn fleet(dir: &Path) -> Fleet {
     fleet_with(dir, "", &[])
@@ -48,6 +62,16 @@ pub fn fleet(dir: &Path) -> Fleet {
 
 /// The same with more lines in the hub's table, or tables behind it, and more flags for the backbone.
 pub fn fleet_with(dir: &Path, hub_lines: &str, flags: &[&str]) -> Fleet {
+    let Inner { backbone, hub, api, hub_address, operator } = inner(dir, hub_lines, flags);
+    let role = ["--headless", "gateway", "--config", "kvasir.toml"];
+    let args = ["--listen", "127.0.0.1:0", "--hub", &hub_address, "--tls-trial"];
+    let mut gateway = Process::start(dir, &[&role[..], &args].concat());
+    let public = gateway.after("listening on https://").rsplit_once(':').expect("a port").1.to_owned();
+    Fleet { backbone, hub, gateway, api, public: format!("localhost:{public}"), hub_address, operator }
+}
+
+/// Backbone and hub, with more lines in the hub's table and more flags for the backbone.
+pub fn inner(dir: &Path, hub_lines: &str, flags: &[&str]) -> Inner {
     let args = ["--headless", "backbone", "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"];
     let mut backbone = Process::start(dir, &[&args[..], flags].concat());
     let dispatch = backbone.after("listening for hubs on ");
@@ -57,9 +81,5 @@ pub fn fleet_with(dir: &Path, hub_lines: &str, flags: &[&str]) -> Fleet {
     let mut hub = Process::start(dir, &["--headless", "hub", "--config", "kvasir.toml"]);
     let operator = hub.after("operator key ");
     let hub_address = hub.after("listening for gateways on ");
-    let role = ["--headless", "gateway", "--config", "kvasir.toml"];
-    let args = ["--listen", "127.0.0.1:0", "--hub", &hub_address, "--tls-trial"];
-    let mut gateway = Process::start(dir, &[&role[..], &args].concat());
-    let public = gateway.after("listening on https://").rsplit_once(':').expect("a port").1.to_owned();
-    Fleet { backbone, hub, gateway, api, public: format!("localhost:{public}"), hub_address, operator }
+    Inner { backbone, hub, api, hub_address, operator }
 }

@@ -18,7 +18,12 @@ pub struct Process {
 
 /// The program with `args`, to be run in `dir`.
 pub fn kvasir(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir"));
+    program(Path::new(env!("CARGO_BIN_EXE_kvasir")), dir, args)
+}
+
+/// The same from a file of its own.
+fn program(path: &Path, dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(path);
     command.args(args).current_dir(dir);
     for name in ["CONFIG", "STATE", "LEDGER", "GATEWAY", "OPERATOR", "JOIN", "LOG"] {
         command.env_remove(format!("KVASIR_{name}"));
@@ -36,7 +41,16 @@ pub fn ended(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
 impl Process {
     /// Starts the program in `dir`.
     pub fn start(dir: &Path, args: &[&str]) -> Self {
-        let mut child = kvasir(dir, args).stdout(Stdio::piped()).spawn().expect("the program starts");
+        Self::of(kvasir(dir, args))
+    }
+
+    /// Starts a copy of the program in `dir`.
+    pub fn start_program(path: &Path, dir: &Path, args: &[&str]) -> Self {
+        Self::of(program(path, dir, args))
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let stdout = child.stdout.take().expect("piped");
         let (sender, lines) = channel();
         std::thread::spawn(move || {

@@ -40,6 +40,11 @@ pub struct ApiFlags {
 /// `kvasir keys …`.
 #[derive(Debug, Subcommand)]
 pub enum KeysCommand {
+    /// Print the public key of a server's --peer-key file, for --peer of the others; the file is made when missing.
+    Peer {
+        /// The key file.
+        file: PathBuf,
+    },
     /// Make a key and show it, once. The first one closes the API to everybody without a key.
     Create(CreateKeyArgs),
     /// Show all keys, their limits and what they used.

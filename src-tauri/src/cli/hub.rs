@@ -23,14 +23,26 @@ pub enum HubCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Let a wallet's workers finish what they have, send them away, and keep them away for a while.
+    /// Let a wallet's workers, or all, finish what they have, send them away, and keep them away for a while.
     Drain {
-        /// Whose workers.
-        #[command(flatten)]
-        whose: WalletArgs,
+        /// Address of the wallet.
+        #[arg(required_unless_present = "all")]
+        wallet: Option<PublicKey>,
+        /// All workers: gateways lead them to other hubs meanwhile.
+        #[arg(long, conflicts_with = "wallet")]
+        all: bool,
+        /// Directory of the hub.
+        #[arg(long, env = "KVASIR_STATE", default_value = HUB_STATE)]
+        state: PathBuf,
         /// How long they are kept away: 30d, 12h or 45m, a day at most.
         #[arg(long = "for", default_value = "10m")]
         lasts: String,
+    },
+    /// Take workers again before the time of `drain --all` is over.
+    Resume {
+        /// Directory of the hub.
+        #[arg(long, env = "KVASIR_STATE", default_value = HUB_STATE)]
+        state: PathBuf,
     },
     /// End the sessions of a wallet now; its workers may come back.
     Kick(WalletArgs),

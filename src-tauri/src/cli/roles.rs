@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use super::{AdmissionMode, ApiFlags, ExpertFlags, TrustFlags, exact_type};
 use crate::model::BlockType;
 use crate::types::PublicKey;
+use crate::wire::agent::Version;
 
 /// The server roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -57,6 +58,10 @@ pub struct RoleFlags {
     /// hub: address where the backbone listens for hubs.
     #[arg(long)]
     pub backbone: Option<SocketAddr>,
+    /// hub: gateway where connections are kept ready, for a hub that the gateway cannot dial, e.g. wss://gateway.example
+    /// (repeatable); both need each other's key (--peer).
+    #[arg(long = "rendezvous", value_name = "URL")]
+    pub rendezvous: Vec<String>,
     /// hub, gateway: host name that workers dial (repeatable); a worker that was sent to another host is refused.
     #[arg(long = "public-host")]
     pub public_hosts: Vec<String>,
@@ -66,7 +71,10 @@ pub struct RoleFlags {
     /// hub: wallet whose workers are always taken, unless it is banned (repeatable).
     #[arg(long = "allow", value_name = "WALLET")]
     pub allowed: Vec<PublicKey>,
-    /// gateway: address of a hub (repeatable).
+    /// hub: tell workers with an older program than this to update, e.g. 0.2.0.
+    #[arg(long, value_name = "VERSION")]
+    pub oldest_worker: Option<Version>,
+    /// gateway: address of a hub (repeatable). Hubs whose keys are pinned with --peer may also dial in.
     #[arg(long = "hub")]
     pub hubs: Vec<SocketAddr>,
     /// gateway: most connections of one address (IPv6: of a /64); more than 256 where many rigs share one.

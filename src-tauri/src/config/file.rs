@@ -53,9 +53,11 @@ pub(super) struct BackboneTable {
 pub(super) struct HubTable {
     pub listen: Option<SocketAddr>,
     pub backbone: Option<SocketAddr>,
+    pub rendezvous: Option<Vec<String>>,
     pub public_hosts: Option<Vec<String>>,
     pub admission: Option<AdmissionMode>,
     pub allow: Option<Vec<PublicKey>>,
+    pub oldest_worker: Option<String>,
     pub state: Option<PathBuf>,
     pub ledger: Option<String>,
     pub allow_public: Option<bool>,

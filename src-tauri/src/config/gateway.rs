@@ -28,7 +28,7 @@ pub enum Tls {
 pub struct Gateway {
     /// For workers and the public.
     pub listen: SocketAddr,
-    /// Hubs.
+    /// Hubs that are dialled.
     pub hubs: Vec<SocketAddr>,
     /// Host names that workers may have dialled and that a trial certificate is for; empty = any.
     pub public_hosts: Vec<String>,
@@ -89,7 +89,9 @@ impl Gateway {
             }
         };
         let mut hubs = list(&flags.hubs, file.hubs);
-        if hubs.is_empty() {
+        let peers = peers(flags, file.peer_key, file.peers)?;
+        // Where keys are pinned, a gateway without hubs of its own waits for those that dial in.
+        if hubs.is_empty() && peers.trusted.is_empty() {
             hubs.push(HUB_LISTEN);
         }
         Ok(Self {
@@ -103,7 +105,7 @@ impl Gateway {
             claims: claims(flags, file.operator, file.claim_after)?,
             ledger: ledger_url(flags, file.ledger, &state),
             state,
-            peers: peers(flags, file.peer_key, file.peers)?,
+            peers,
         })
     }
 }

@@ -108,6 +108,41 @@ fn what_a_role_cannot_do_without_is_named() {
 }
 
 #[test]
+fn a_hub_that_dials_out_names_its_gateways_and_both_keys() {
+    let hub = |args: &[&str]| Hub::new(&flags(args), File::default()).map(|hub| hub.rendezvous);
+    let with_keys = |url| hub(&["--peer-key", "hub.peer", "--peer", OPERATOR, "--rendezvous", url]);
+    for (url, listener) in [
+        ("wss://gateway.example", "gateway.example:443"),
+        ("wss://gateway.example/", "gateway.example:443"),
+        ("wss://gateway.example:8443", "gateway.example:8443"),
+        ("gateway.example:8443", "gateway.example:8443"),
+        ("wss://[::1]", "[::1]:443"),
+        ("wss://[::1]:8443", "[::1]:8443"),
+    ] {
+        assert_eq!(with_keys(url).unwrap(), [listener]);
+    }
+    for wrong in ["", "wss://", "https://gateway.example", "wss://gateway.example/v1/hub"] {
+        assert!(with_keys(wrong).unwrap_err().to_string().contains("--rendezvous"), "{wrong}");
+    }
+    let without = hub(&["--rendezvous", "wss://gateway.example"]).unwrap_err().to_string();
+    assert!(without.contains("--peer-key and --peer"), "{without}");
+    let gateway = |args: &[&str]| Gateway::new(&flags(&[&["--tls-trial"], args].concat()), File::default()).unwrap();
+    assert_eq!(gateway(&[]).hubs, [HUB_LISTEN]);
+    assert_eq!(gateway(&["--peer-key", "gateway.peer", "--peer", OPERATOR]).hubs, [], "its hubs dial in");
+}
+
+#[test]
+fn the_oldest_program_that_is_served_is_named_by_flag_or_file() {
+    let oldest = |args: &[&str], text| Hub::new(&flags(args), file(text).unwrap()).map(|hub| hub.oldest_worker);
+    let text = "[hub]\noldest_worker = \"0.2.0\"\n";
+    assert_eq!(oldest(&[], text).unwrap(), "0.2.0".parse().ok());
+    assert_eq!(oldest(&["--oldest-worker", "0.3.0"], text).unwrap(), "0.3.0".parse().ok());
+    assert_eq!(oldest(&[], "").unwrap(), None);
+    let wrong = oldest(&[], "[hub]\noldest_worker = \"new\"\n").unwrap_err().to_string();
+    assert_eq!(wrong, "oldest_worker: expected a version such as 1.2.3, got \"new\"");
+}
+
+#[test]
 fn times_read_as_people_write_them() {
     let seconds = |text| parse_duration("--expires", text).ok().map(|d| d.as_secs());
     assert_eq!(seconds("30d"), Some(30 * 86_400));

@@ -6,6 +6,8 @@
 use serde::Serialize;
 
 use super::EngineError;
+use crate::wire::agent::AGENT;
+use crate::wire::control::UPDATE_REQUIRED;
 use crate::wire::invite::Invite;
 use crate::worker::{Phase, WorkerStatus};
 
@@ -223,6 +225,13 @@ pub struct Status {
 impl Status {
     /// What the worker shows, in the window's words.
     pub(super) fn see(&mut self, worker: &WorkerStatus) {
+        let is_ours = self.worker_problem.as_ref().is_none_or(|problem| problem.code == UPDATE_REQUIRED);
+        if is_ours {
+            self.worker_problem = worker.update_required.then(|| {
+                let message = format!("expected a newer program than {AGENT} to work for this network: update it");
+                Problem { code: UPDATE_REQUIRED.to_owned(), message }
+            });
+        }
         self.assignments = worker.assignments;
         self.slice = match &worker.phase {
             Phase::Fetching { done, total } => Slice::Fetching { done_bytes: *done, total_bytes: *total },
@@ -313,6 +322,19 @@ mod tests {
         let lost = WalletState::KeyMissing { address: "a".into(), problem: problem() };
         assert_eq!(status(|s| (s.contributing, s.wallet) = (false, lost)), State::Error);
         assert_eq!(status(|s| s.account_problem = Some(problem())), State::Idle, "the worker is not concerned");
+    }
+
+    #[test]
+    fn a_network_that_wants_a_newer_program_is_shown_until_it_does_not() {
+        let mut status = Status { contributing: true, ..Status::default() };
+        status.see(&WorkerStatus { update_required: true, ..WorkerStatus::default() });
+        assert_eq!(status.worker_problem.as_ref().map(|p| p.code.as_str()), Some("update_required"));
+        assert_eq!(status.summed_up(), State::Error);
+        status.see(&WorkerStatus::default());
+        assert_eq!(status.worker_problem, None);
+        status.worker_problem = Some(problem());
+        status.see(&WorkerStatus::default());
+        assert_eq!(status.worker_problem, Some(problem()), "another problem is not ours to end");
     }
 
     #[test]

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::config::GatewayConfig;
 use super::hub_leg::{self, HubError};
-use super::metrics::Metrics;
+use super::legs::{Leg, Legs};
 use super::subscriptions::Subscriptions;
 use crate::clock::{Clock, SystemClock};
 use crate::ledger::{Applied, Ledger, LedgerError, METERS_PER_PAGE_MAX, MeterPage, Position};
@@ -52,7 +53,7 @@ struct HubStatus {
 pub struct Accounts {
     config: Arc<GatewayConfig>,
     ledger: Ledger,
-    metrics: Arc<Metrics>,
+    legs: Arc<Legs>,
     subscriptions: Arc<Subscriptions>,
     clock: SystemClock,
 }
@@ -60,25 +61,44 @@ pub struct Accounts {
 impl Accounts {
     /// Nothing is polled before [`Accounts::run`].
     #[must_use]
-    pub fn new(
-        config: Arc<GatewayConfig>,
-        ledger: Ledger,
-        metrics: Arc<Metrics>,
-        subscriptions: Arc<Subscriptions>,
-    ) -> Self {
-        Self { config, ledger, metrics, subscriptions, clock: SystemClock::default() }
+    pub fn new(config: Arc<GatewayConfig>, ledger: Ledger, legs: Arc<Legs>, subscriptions: Arc<Subscriptions>) -> Self {
+        Self { config, ledger, legs, subscriptions, clock: SystemClock::default() }
+    }
+
+    /// Polls every hub until the shutdown, those that come later too.
+    pub async fn run(self, shutdown: Shutdown) {
+        let (mut polls, mut known) = (JoinSet::new(), 0);
+        while !shutdown.is_requested() {
+            let legs = self.legs.all();
+            for leg in legs.iter().skip(known) {
+                polls.spawn(self.clone().follow(Arc::clone(leg), shutdown.clone()));
+            }
+            known = legs.len();
+            tokio::select! {
+                () = shutdown.wait() => {}
+                () = self.legs.more_than(known) => {}
+            }
+        }
+        while polls.join_next().await.is_some() {}
+    }
+
+    /// Polls every hub that is there once more.
+    pub async fn last(&self) {
+        let legs = self.legs.all();
+        let polls = legs.iter().filter(|leg| !leg.is_away()).map(|leg| self.poll(leg));
+        futures_util::future::join_all(polls).await;
     }
 
     /// Polls one hub until the shutdown, less often while it fails.
-    pub async fn run(self, index: usize, shutdown: Shutdown) {
+    async fn follow(self, leg: Arc<Leg>, shutdown: Shutdown) {
         let interval = self.config.poll_interval;
         let mut pause = interval;
         let mut look_again = Instant::now();
         while !shutdown.is_requested() {
-            if self.poll(index).await {
+            if self.poll(&leg).await {
                 pause = interval;
                 if look_again <= Instant::now() {
-                    self.look(index).await;
+                    self.look(&leg).await;
                     look_again = Instant::now() + HUB_STATUS_EVERY;
                 }
             } else {
@@ -92,19 +112,21 @@ impl Accounts {
     }
 
     /// Polls one hub once; whether it succeeded.
-    pub async fn poll(&self, index: usize) -> bool {
-        match self.poll_pages(index).await {
+    async fn poll(&self, leg: &Leg) -> bool {
+        let polled = self.poll_pages(leg).await;
+        leg.polled(polled.is_ok());
+        match polled {
             Ok(()) => {
                 let now = self.clock.unix_ms();
-                self.metrics.leg(index, |leg| {
+                leg.tell(|leg| {
                     (leg.reachable, leg.last_poll_unix_ms) = (true, now);
                     leg.error = None;
                 });
                 true
             }
             Err(error) => {
-                tracing::warn!(hub = index, %error, "a poll failed");
-                self.metrics.leg(index, |leg| {
+                tracing::warn!(leg = leg.name, %error, "a poll failed");
+                leg.tell(|leg| {
                     (leg.reachable, leg.error) = (false, Some(error.to_string()));
                     // Nobody tells what lies behind it.
                     (leg.sessions, leg.backbone_reachable, leg.backbone_error) = (None, None, None);
@@ -114,17 +136,16 @@ impl Accounts {
         }
     }
 
-    async fn poll_pages(&self, index: usize) -> Result<(), PollError> {
-        let Some(hub) = self.config.hubs.get(index) else { return Ok(()) };
-        let name = hub.addr.to_string();
-        let mut position = self.ledger.poll_position(&name).await?;
+    async fn poll_pages(&self, leg: &Leg) -> Result<(), PollError> {
+        let name = &leg.name;
+        let mut position = self.ledger.poll_position(name).await?;
         for _ in 0..PAGES_PER_POLL_MAX {
             let mut after = position.change_seq;
             // A hub of an earlier version names no run, and would not take one.
             let run = position.run.map(|run| format!("&run={run}")).unwrap_or_default();
             let target = format!("/v1/meters?after={after}&limit={METERS_PER_PAGE_MAX}{run}");
-            let page: MeterPage = hub_leg::get(hub, &target, &self.config).await?;
-            self.metrics.leg(index, |leg| (leg.hub, leg.version) = (Some(page.hub), Some(page.version.clone())));
+            let page: MeterPage = hub_leg::get(leg, &target, &self.config).await?;
+            leg.tell(|leg| (leg.hub, leg.version) = (Some(page.hub), Some(page.version.clone())));
             if let Some(from) = page.from.filter(|from| *from < after) {
                 tracing::warn!(hub = %page.hub, after, from, "a hub's ledger was restored from a backup");
                 after = from;
@@ -132,17 +153,17 @@ impl Accounts {
             if page.last_change_seq < after {
                 tracing::warn!(hub = %page.hub, after, last = page.last_change_seq, "a hub's ledger was replaced");
                 position = Position::default();
-                self.ledger.set_poll_position(&name, position).await?;
+                self.ledger.set_poll_position(name, position).await?;
                 continue;
             }
             let Some(last) = last_change(&page, after)? else { return Ok(()) };
             let applied = self.ledger.apply(&page.meters, self.config.rate).await?;
-            self.report(index, &applied);
+            report(leg, &applied);
             if applied.transfers > 0 {
                 self.subscriptions.refresh(page.meters.iter().map(|meter| meter.wallet)).await;
             }
             position = Position { change_seq: last, run: page.run };
-            self.ledger.set_poll_position(&name, position).await?;
+            self.ledger.set_poll_position(name, position).await?;
             if last == page.last_change_seq {
                 return Ok(());
             }
@@ -150,30 +171,29 @@ impl Accounts {
         Ok(())
     }
 
-    fn report(&self, index: usize, applied: &Applied) {
-        if applied.transfers > 0 {
-            let (credited, voided) = (applied.credited.0, applied.voided.0);
-            tracing::info!(transfers = applied.transfers, credited, voided, "nano-KVR credited");
-        }
-        for refused in applied.refused.iter().take(REFUSALS_LOGGED_MAX) {
-            tracing::error!(session = %refused.session, refusal = %refused.refusal, "a meter was refused");
-        }
-        let count = applied.refused.len() as u64;
-        self.metrics.leg(index, |leg| leg.meters_refused += count);
-    }
-
-    /// Asks a hub for the next leg of the road.
-    async fn look(&self, index: usize) {
-        let Some(hub) = self.config.hubs.get(index) else { return };
-        let said = hub_leg::get::<HubStatus>(hub, "/status", &self.config).await.unwrap_or_else(|error| {
+    /// Asks a hub for the next leg of the road, and whether it drains.
+    async fn look(&self, leg: &Leg) {
+        let said = hub_leg::get::<HubStatus>(leg, "/status", &self.config).await.unwrap_or_else(|error| {
             tracing::debug!(%error, "a hub does not tell its status");
             HubStatus::default()
         });
-        self.metrics.leg(index, |leg| {
+        leg.tell(|leg| {
             (leg.sessions, leg.draining) = (said.sessions, said.draining);
             (leg.backbone_reachable, leg.backbone_error) = (said.backbone_reachable, said.backbone_error);
         });
     }
+}
+
+fn report(leg: &Leg, applied: &Applied) {
+    if applied.transfers > 0 {
+        let (credited, voided) = (applied.credited.0, applied.voided.0);
+        tracing::info!(transfers = applied.transfers, credited, voided, "nano-KVR credited");
+    }
+    for refused in applied.refused.iter().take(REFUSALS_LOGGED_MAX) {
+        tracing::error!(session = %refused.session, refusal = %refused.refusal, "a meter was refused");
+    }
+    let count = applied.refused.len() as u64;
+    leg.tell(|leg| leg.meters_refused += count);
 }
 
 /// The page's newest change; `None` when it is empty. Changes out of order would let a poll skip or repeat for ever.

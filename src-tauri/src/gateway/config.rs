@@ -10,6 +10,7 @@ use rustls::ServerConfig;
 use crate::ledger::{ClaimTerms, Rate};
 use crate::net::certificate::CertificateFiles;
 use crate::net::peer::PeerSecurity;
+use crate::wire::rendezvous;
 
 /// A hub that this gateway serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one IPv4 address or IPv6 /64. Several rigs share a home, many homes share a carrier's address.
     pub connections_per_peer: usize,
+    /// Connections that one hub may keep here, ready for workers; a hub keeps eight unless told otherwise.
+    pub parked_per_hub: usize,
     /// Those of an address of which no request was read yet: a crowd behind one address comes in over some seconds,
     /// each of it is here for a few round trips.
     pub fresh_per_peer: usize,
@@ -60,6 +63,7 @@ impl Default for Limits {
         Self {
             connections: 10_000,
             connections_per_peer: 256,
+            parked_per_hub: 64,
             fresh_per_peer: 64,
             handshakes_per_peer_minute: 4 * 256,
             subscriptions: Subscribers { all: 1_000, per_peer: 32, per_wallet: 8 },
@@ -72,8 +76,14 @@ impl Default for Limits {
 pub struct Deadlines {
     /// TLS and the request head together; a total, so that single bytes buy no time.
     pub head: Duration,
-    /// Reaching a hub, and its answer to an upgrade or a poll.
+    /// Reaching a hub and its answer to a poll; finding a worker a hub among several.
     pub hub: Duration,
+    /// One hub's answer to a worker's upgrade, before the next hub is tried: a worker waits ten seconds in all.
+    pub attempt: Duration,
+    /// Between two pings of a connection that a hub keeps here.
+    pub parked_ping: Duration,
+    /// The answer to such a ping.
+    pub parked_answer: Duration,
     /// One public request and its answer.
     pub public: Duration,
     /// A splice without a byte either way. Both ends ping within 30 s, so a living one never comes near.
@@ -97,6 +107,9 @@ impl Default for Deadlines {
         Self {
             head: Duration::from_secs(10),
             hub: Duration::from_secs(10),
+            attempt: Duration::from_secs(3),
+            parked_ping: rendezvous::PING_EVERY,
+            parked_answer: Duration::from_secs(10),
             public: Duration::from_secs(30),
             idle: Duration::from_secs(90),
             half_closed: Duration::from_secs(10),
@@ -116,7 +129,7 @@ pub struct GatewayConfig {
     pub tls: Arc<ServerConfig>,
     /// The files behind it, to be looked at again; none when it came from elsewhere.
     pub certificate: Option<Arc<CertificateFiles>>,
-    /// Tried in turn.
+    /// Hubs that are dialled. Those whose keys are pinned in `hub_peer` may also dial in.
     pub hubs: Vec<HubEndpoint>,
     /// How this gateway and its hubs recognise each other.
     pub hub_peer: PeerSecurity,

@@ -1,15 +1,20 @@
-//! The leg to a hub: dialling it, asking it for a WebSocket or for JSON.
+//! What a gateway asks of a hub, each on a connection of its own: a WebSocket, JSON, or to send workers away.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
-use super::config::{GatewayConfig, HubEndpoint};
+use super::config::GatewayConfig;
+use super::legs::Leg;
 use crate::net::Io;
-use crate::net::head::{HeadError, Received, ResponseHead, read_response};
+use crate::net::head::{HeadError, ResponseHead, Upgrade, read_response};
 use crate::net::peer::PeerError;
+use crate::types::GatewayRun;
+use crate::wire::LEAVE_PATH;
+use crate::wire::rendezvous::Word;
 
 /// Largest JSON answer: 1,000 meter rows take about 450 KB.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -48,74 +53,87 @@ pub enum HubError {
     Late(Duration),
 }
 
-/// Connects to a hub.
+/// Asks a hub for a WebSocket: its connection, and the bytes of its 101, to be relayed.
 ///
 /// # Errors
-/// No connection to one of ours within the configured deadline.
-pub async fn dial(hub: &HubEndpoint, config: &GatewayConfig) -> Result<Io, HubError> {
-    let (address, deadline) = (hub.addr.to_string(), config.deadlines.hub);
-    let connected = timeout(deadline, config.hub_peer.connect(&address)).await;
-    Ok(connected.map_err(|_| HubError::Late(deadline))??)
+/// No connection, any other answer, a wrong `Sec-WebSocket-Accept`, or nothing within the deadline of one attempt.
+pub async fn upgrade(
+    leg: &Leg,
+    request: &Upgrade,
+    from: (IpAddr, GatewayRun),
+    config: &GatewayConfig,
+) -> Result<(Io, Vec<u8>), HubError> {
+    let deadline = config.deadlines.attempt;
+    let until = Instant::now() + deadline;
+    let sent = request.rebuild(from.0, from.1);
+    let attempts = async {
+        let mut tries = leg.tries();
+        loop {
+            tries = tries.saturating_sub(1);
+            match ask_for_upgrade(leg, request, &sent, until, config).await {
+                // It died while it was parked; another one of the same hub may live.
+                Err(HubError::Head(HeadError::Ended(0)) | HubError::Io(_)) if tries > 0 => {}
+                result => return result,
+            }
+        }
+    };
+    timeout_at(until, attempts).await.map_err(|_| HubError::Late(deadline))?
 }
 
-/// Sends a rebuilt upgrade and waits for 101; the answer's bytes are kept, to be relayed.
-///
-/// # Errors
-/// Any other answer, a wrong `Sec-WebSocket-Accept`, or none within `deadline`.
-pub async fn upgrade(
-    hub: &mut Io,
-    request: &[u8],
-    accept: &str,
-    deadline: Duration,
-) -> Result<Received<ResponseHead>, HubError> {
-    let until = Instant::now() + deadline;
-    timeout_at(until, async {
-        hub.write_all(request).await?;
-        hub.flush().await
-    })
-    .await
-    .map_err(|_| HubError::Late(deadline))??;
-    let answer = read_response(hub, until).await?;
+async fn ask_for_upgrade(
+    leg: &Leg,
+    request: &Upgrade,
+    sent: &[u8],
+    until: Instant,
+    config: &GatewayConfig,
+) -> Result<(Io, Vec<u8>), HubError> {
+    let mut hub = leg.connect(Word::Splice, config).await?;
+    hub.write_all(sent).await?;
+    hub.flush().await?;
+    let answer = read_response(&mut hub, until).await?;
     let ResponseHead { status, minor_version, headers } = &answer.head;
     if *status != 101 || *minor_version != 1 {
         return Err(HubError::Status { expected: 101, got: *status });
     }
-    if headers.only("sec-websocket-accept") != Some(accept) {
+    if headers.only("sec-websocket-accept") != Some(&request.accept_key()) {
         return Err(HubError::Accept("Sec-WebSocket-Accept"));
     }
     if !headers.only("upgrade").is_some_and(|value| value.eq_ignore_ascii_case("websocket")) {
         return Err(HubError::Accept("Upgrade"));
     }
-    Ok(answer)
+    Ok((hub, answer.bytes))
 }
 
 /// `GET`s JSON from a hub, on a connection of its own.
 ///
 /// # Errors
 /// Everything of [`HubError`], within the configured deadline.
-pub async fn get<T: DeserializeOwned>(hub: &HubEndpoint, target: &str, config: &GatewayConfig) -> Result<T, HubError> {
-    exchange(hub, "GET", target, config).await
+pub async fn get<T: DeserializeOwned>(leg: &Leg, target: &str, config: &GatewayConfig) -> Result<T, HubError> {
+    Ok(serde_json::from_slice(&exchange(leg, "GET", target, config).await?)?)
+}
+
+/// Asks a hub to send away the workers that came through this run of the gateway.
+///
+/// # Errors
+/// Everything of [`HubError`], within the configured deadline.
+pub async fn send_away(leg: &Leg, run: GatewayRun, config: &GatewayConfig) -> Result<(), HubError> {
+    exchange(leg, "POST", &format!("{LEAVE_PATH}?gateway={run}"), config).await.map(drop)
 }
 
 /// `POST`s a target without a body, for JSON.
 ///
 /// # Errors
 /// As [`get`].
-pub async fn post<T: DeserializeOwned>(hub: &HubEndpoint, target: &str, config: &GatewayConfig) -> Result<T, HubError> {
-    exchange(hub, "POST", target, config).await
+pub async fn post<T: DeserializeOwned>(leg: &Leg, target: &str, config: &GatewayConfig) -> Result<T, HubError> {
+    Ok(serde_json::from_slice(&exchange(leg, "POST", target, config).await?)?)
 }
 
-async fn exchange<T: DeserializeOwned>(
-    hub: &HubEndpoint,
-    method: &str,
-    target: &str,
-    config: &GatewayConfig,
-) -> Result<T, HubError> {
+async fn exchange(leg: &Leg, method: &str, target: &str, config: &GatewayConfig) -> Result<Vec<u8>, HubError> {
     let deadline = config.deadlines.hub;
     let until = Instant::now() + deadline;
     let exchange = async {
-        let mut stream = dial(hub, config).await?;
-        let request = format!("{method} {target} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", hub.addr);
+        let mut stream = leg.connect(Word::Ask, config).await?;
+        let request = format!("{method} {target} HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         stream.flush().await?;
         let answer = read_response(&mut stream, until).await?;
@@ -130,7 +148,7 @@ async fn exchange<T: DeserializeOwned>(
         let arrived = body.len();
         body.resize(length, 0);
         stream.read_exact(body.get_mut(arrived..).unwrap_or_default()).await?;
-        Ok(serde_json::from_slice(&body)?)
+        Ok(body)
     };
     timeout_at(until, exchange).await.map_err(|_| HubError::Late(deadline))?
 }

@@ -1,10 +1,11 @@
 //! Counters of a running gateway, what `/status` tells, and the page of `/metrics`. Never money: that is the ledger's.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
+use super::legs::Legs;
 use super::permits::Limit;
 use crate::telemetry::MetricsPage;
 use crate::types::PublicKey;
@@ -38,7 +39,14 @@ pub struct HubLeg {
     pub hub: Option<PublicKey>,
     /// Its program version.
     pub version: Option<String>,
-    /// Where it is asked.
+    /// Connections that it keeps here for workers, if it dials in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parked: Option<u64>,
+    /// Workers that are spliced to it.
+    pub splices_open: u64,
+    /// Whether workers are led there as long as another hub is not better.
+    pub takes_workers: bool,
+    /// Where it is asked, or which pinned key dials in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// Whether the last poll succeeded.
@@ -46,7 +54,7 @@ pub struct HubLeg {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether the hub is about to stop.
+    /// Whether it says that it sends its workers away.
     pub draining: bool,
     /// Its open sessions, as far as it said.
     pub sessions: Option<u64>,
@@ -100,8 +108,8 @@ pub struct Status {
 pub struct Metrics {
     /// Set once at shutdown.
     pub draining: AtomicBool,
-    /// One per configured hub, in their order.
-    pub legs: Mutex<Vec<HubLeg>>,
+    /// The hubs.
+    pub legs: Arc<Legs>,
     /// Connections open, of any kind.
     pub connections_open: Counter,
     /// See [`Status`].
@@ -129,19 +137,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// For a gateway of hubs at these addresses.
+    /// For a gateway of these hubs.
     #[must_use]
-    pub fn new(hubs: impl IntoIterator<Item = String>) -> Self {
-        let legs = hubs.into_iter().map(|address| HubLeg { address: Some(address), ..HubLeg::default() });
-        Self { legs: Mutex::new(legs.collect()), ..Self::default() }
-    }
-
-    /// Changes what is known of a leg.
-    pub fn leg(&self, index: usize, change: impl FnOnce(&mut HubLeg)) {
-        let mut legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(leg) = legs.get_mut(index) {
-            change(leg);
-        }
+    pub fn new(legs: Arc<Legs>) -> Self {
+        Self { legs, ..Self::default() }
     }
 
     /// Counts a connection that a limit kept out.
@@ -157,7 +156,7 @@ impl Metrics {
         Status {
             version: env!("CARGO_PKG_VERSION"),
             draining: self.draining.load(Ordering::Relaxed),
-            hubs: self.legs.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            hubs: self.legs.all().iter().map(|leg| leg.view()).collect(),
             splices_open: self.splices_open.get(),
             splices: self.splices.get(),
             bytes_up: self.bytes_up.get(),
@@ -210,10 +209,15 @@ impl Metrics {
 /// A leg that nobody can tell about has no value.
 fn legs(page: &mut MetricsPage, hubs: &[HubLeg]) {
     type Value = fn(&HubLeg) -> Option<u64>;
-    let metrics: [(&str, &str, &str, Value); 5] = [
+    let metrics: [(&str, &str, &str, Value); 8] = [
         ("kvasir_gateway_hub_up", "gauge", "Whether the last poll of a hub succeeded.", |leg| {
             Some(leg.reachable.into())
         }),
+        ("kvasir_gateway_hub_takes_workers", "gauge", "Whether workers are led to a hub.", |leg| {
+            Some(leg.takes_workers.into())
+        }),
+        ("kvasir_gateway_hub_splices_open", "gauge", "Workers spliced to a hub.", |leg| Some(leg.splices_open)),
+        ("kvasir_gateway_hub_parked", "gauge", "Connections that a hub keeps here.", |leg| leg.parked),
         ("kvasir_gateway_hub_sessions", "gauge", "Open sessions of a hub.", |leg| leg.sessions),
         ("kvasir_gateway_backbone_up", "gauge", "Whether a hub reaches its backbone.", |leg| {
             leg.backbone_reachable.map(u64::from)

@@ -1,29 +1,36 @@
 //! Accepts connections and leads each to its place: permits, TLS, head, then a splice or the public HTTP.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
+use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_rustls::TlsAcceptor;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::accounts::Accounts;
 use super::api::{self, Api};
 use super::config::GatewayConfig;
+use super::legs::Legs;
 use super::metrics::Metrics;
 use super::permits::{Permit, Permits};
 use super::reply::Refusal;
+use super::splice::Pool;
 use super::subscriptions::Subscriptions;
-use super::{admin, certificate, upgrade};
+use super::{admin, certificate, drain, rendezvous, upgrade};
 use crate::ledger::Ledger;
 use crate::net::head::{HeadError, Rewind, Upgrade, read_head};
+use crate::net::peer::key_shown;
 use crate::net::tcp;
 use crate::shutdown::Shutdown;
+use crate::types::PublicKey;
 use crate::wire::WORKER_PATH;
 
 /// Pause after a failed accept: out of descriptors is not cured by trying faster.
@@ -54,19 +61,18 @@ impl From<TcpListener> for Listeners {
     }
 }
 
-/// Serves until the shutdown, then stops accepting, lets splices end for `deadlines.drain`, polls the hubs once more for
-/// what those splices earned, and returns.
+/// Serves until the shutdown, then stops accepting, has the hubs send the workers away, gives all that for
+/// `deadlines.drain`, polls the hubs once more for what was earned meanwhile, and returns.
 pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledger: Ledger, shutdown: Shutdown) {
     let Listeners { public, admin } = listeners.into();
     let config = Arc::new(config);
-    let metrics = Arc::new(Metrics::new(config.hubs.iter().map(|hub| hub.addr.to_string())));
+    let legs = Arc::new(Legs::new(config.hubs.iter().map(|hub| hub.addr)));
+    let metrics = Arc::new(Metrics::new(Arc::clone(&legs)));
     let subscriptions = Subscriptions::new(ledger.clone(), config.limits.subscriptions, Arc::clone(&metrics));
     let subscriptions = Arc::new(subscriptions);
-    let accounts = Accounts::new(Arc::clone(&config), ledger.clone(), Arc::clone(&metrics), Arc::clone(&subscriptions));
+    let accounts = Accounts::new(Arc::clone(&config), ledger.clone(), Arc::clone(&legs), Arc::clone(&subscriptions));
     let mut beside = JoinSet::new();
-    for index in 0..config.hubs.len() {
-        beside.spawn(accounts.clone().run(index, shutdown.clone()));
-    }
+    beside.spawn(accounts.clone().run(shutdown.clone()));
     beside.spawn(Arc::clone(&subscriptions).run(config.deadlines.refresh, shutdown.clone()));
     if let Some(files) = config.certificate.clone() {
         beside.spawn(certificate::watch(files, config.deadlines.certificate, Arc::clone(&metrics), shutdown.clone()));
@@ -86,7 +92,7 @@ pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledge
         acceptor: TlsAcceptor::from(Arc::clone(&config.tls)),
         permits: Permits::new(config.limits),
         router: api::router(Arc::new(api)),
-        upgrades: upgrade::Shared::default(),
+        upgrades: upgrade::Shared { pool: Pool::default(), legs, run: drain::run_id() },
         metrics,
         config,
     });
@@ -95,22 +101,11 @@ pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledge
     accept(&public, &gateway, &mut connections, &shutdown).await;
     drop(public);
     gateway.metrics.draining.store(true, Ordering::Relaxed);
-    tracing::info!(connections = connections.len(), "the gateway drains");
-    let ended = timeout(gateway.config.deadlines.drain, async {
-        while let Some(done) = connections.join_next().await {
-            report(done);
-        }
-    });
-    if ended.await.is_err() {
-        tracing::warn!(connections = connections.len(), "the drain is over, connections are cut");
-        connections.shutdown().await;
-    }
+    drain::drain(&mut connections, &gateway.upgrades, &gateway.config).await;
     while let Some(done) = beside.join_next().await {
         report(done);
     }
-    for index in 0..gateway.config.hubs.len() {
-        accounts.poll(index).await;
-    }
+    accounts.last().await;
     drop(admin);
 }
 
@@ -153,7 +148,7 @@ fn admit(gateway: &Arc<Gateway>, tcp: TcpStream, peer: SocketAddr, connections: 
     });
 }
 
-fn report(done: Result<(), JoinError>) {
+pub(super) fn report(done: Result<(), JoinError>) {
     if let Err(error) = done
         && error.is_panic()
     {
@@ -165,13 +160,30 @@ impl Gateway {
     async fn connection(&self, tcp: TcpStream, peer: IpAddr, mut permit: Permit) {
         tcp::tune(&tcp);
         let deadline = Instant::now() + self.config.deadlines.head;
-        match timeout_at(deadline, self.acceptor.accept(tcp)).await {
-            Ok(Ok(stream)) => self.request(stream, peer, deadline, &mut permit).await,
+        match timeout_at(deadline, self.secure(tcp)).await {
+            Ok(Ok((stream, None))) => self.request(stream, peer, deadline, &mut permit).await,
+            Ok(Ok((stream, Some(hub)))) => {
+                rendezvous::arrive(stream, hub, &self.upgrades, &self.config, deadline).await
+            }
             Ok(Err(error)) => {
                 tracing::debug!(%error, "no TLS");
                 self.metrics.refused_heads.add(1);
             }
             Err(_) => self.metrics.refused_heads.add(1),
+        }
+    }
+
+    /// TLS, and the key of a hub of ours that dials in.
+    async fn secure(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, Option<PublicKey>)> {
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
+        let for_hubs = self.config.hub_peer.hub_server().filter(|_| rendezvous::is_hub(&hello.client_hello()));
+        match for_hubs {
+            None => Ok((hello.into_stream(Arc::clone(self.acceptor.config())).await?, None)),
+            Some(config) => {
+                let stream = hello.into_stream(config).await?;
+                let key = key_shown(stream.get_ref().1);
+                Ok((stream, Some(key.ok_or(io::ErrorKind::InvalidData)?)))
+            }
         }
     }
 

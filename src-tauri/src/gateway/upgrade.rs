@@ -1,26 +1,31 @@
 //! From a worker's checked head to a splice: a hub must say 101 before anything else is forwarded.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::GatewayConfig;
 use super::hub_leg::{self, HubError};
+use super::legs::{Legs, Load};
 use super::metrics::Metrics;
 use super::reply::Refusal;
 use super::splice::{Pool, Silence, splice};
 use crate::net::Io;
 use crate::net::head::Upgrade;
+use crate::types::GatewayRun;
 
 /// What every upgrade of one gateway shares.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Shared {
     /// Buffers.
     pub pool: Pool,
-    /// Where the next worker starts to look for a hub.
-    pub turn: AtomicUsize,
+    /// The hubs.
+    pub legs: Arc<Legs>,
+    /// Which run of the gateway this is.
+    pub run: GatewayRun,
 }
 
 /// Finds a hub for a checked upgrade and splices until the end. A refusal goes to the worker, whose connection ends.
@@ -41,8 +46,15 @@ pub async fn serve<S>(
             .await;
         return;
     }
+    if metrics.draining.load(Ordering::Relaxed) {
+        return Refusal::new(503, "draining", "the gateway drains, try again").send(worker).await;
+    }
     match open(&request, peer, config, shared).await {
-        Ok((hub, answer)) => carry(worker, hub, answer, config, shared, metrics).await,
+        Ok(way) => {
+            let leg = Arc::clone(way.load.leg());
+            carry(worker, way, config, shared, metrics).await;
+            shared.legs.left(peer, &leg);
+        }
         Err(error) => {
             tracing::warn!(%error, "a worker found no hub");
             metrics.refused_by_hub.add(1);
@@ -51,34 +63,47 @@ pub async fn serve<S>(
     }
 }
 
-/// A hub that said 101, and the bytes of its answer. Hubs that cannot be reached are passed over; one that answers decides.
-async fn open(
-    request: &Upgrade,
-    peer: IpAddr,
-    config: &GatewayConfig,
-    shared: &Shared,
-) -> Result<(Io, Vec<u8>), HubError> {
-    let first = shared.turn.fetch_add(1, Ordering::Relaxed);
+/// A hub that said 101.
+struct Way {
+    hub: Io,
+    /// The bytes of its answer.
+    answer: Vec<u8>,
+    load: Load,
+}
+
+/// The first hub that takes the worker. Nothing of the worker but the rebuilt head has reached those that did not.
+async fn open(request: &Upgrade, peer: IpAddr, config: &GatewayConfig, shared: &Shared) -> Result<Way, HubError> {
     let mut failure = HubError::Status { expected: 101, got: 503 };
-    for step in 0..config.hubs.len() {
-        let Some(endpoint) = config.hubs.get(first.wrapping_add(step) % config.hubs.len()) else { break };
-        match hub_leg::dial(endpoint, config).await {
-            Ok(mut hub) => {
-                let accept = request.accept_key();
-                let sent = request.rebuild(peer);
-                let answer = hub_leg::upgrade(&mut hub, &sent, &accept, config.deadlines.hub).await?;
-                return Ok((hub, answer.bytes));
+    let deadline = config.deadlines.hub;
+    let until = Instant::now() + deadline;
+    if config.hub_peer.hub_server().is_some() {
+        // After a restart workers and hubs come back together, in any order.
+        let _ = timeout(config.deadlines.attempt, shared.legs.more_than(0)).await;
+    }
+    for leg in shared.legs.order(peer) {
+        // Counted from here on, so that many who come at once spread.
+        let load = leg.load();
+        let asked = timeout_at(until, hub_leg::upgrade(&leg, request, (peer, shared.run), config)).await;
+        match asked.unwrap_or(Err(HubError::Late(deadline))) {
+            Ok((hub, answer)) => {
+                leg.did_well();
+                return Ok(Way { hub, answer, load });
             }
-            Err(error) => failure = error,
+            Err(error) => {
+                tracing::debug!(leg = leg.name, %error, "a hub took no worker");
+                leg.failed();
+                failure = error;
+            }
         }
     }
     Err(failure)
 }
 
-async fn carry<S>(mut worker: S, hub: Io, answer: Vec<u8>, config: &GatewayConfig, shared: &Shared, metrics: &Metrics)
+async fn carry<S>(mut worker: S, way: Way, config: &GatewayConfig, shared: &Shared, metrics: &Metrics)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let Way { hub, answer, load: _load } = way;
     let relay = async {
         worker.write_all(&answer).await?;
         worker.flush().await

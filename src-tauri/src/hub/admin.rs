@@ -1,6 +1,6 @@
 //! The operator's own door: a Unix socket in the hub's state directory that answers one question a connection.
 //!
-//! Before: `kvasir hub workers|drain|kick|ban|unban`. After: the registry and the list of banned wallets say otherwise.
+//! Before: `kvasir hub workers|drain|resume|kick|ban|unban`. After: the registry and the list of banned wallets say otherwise.
 //! **Promise:** only the hub's own user and root are heard, whatever the file's mode says; every question has a bound
 //! and a deadline. Why a socket and no port: a port on loopback belongs to every user of the machine.
 
@@ -157,15 +157,20 @@ impl Hub {
                 sessions: self.registry.views(|session| self.meters.totals(session)),
                 banned: self.quarantined.views(),
             }),
-            AdminQuestion::Drain { seconds, .. } if seconds > DRAIN_SECONDS_MAX => {
-                let reason =
-                    format!("expected at most {DRAIN_SECONDS_MAX} seconds, got {seconds}; to keep it out, ban it");
+            AdminQuestion::Drain { seconds, .. } | AdminQuestion::Close { seconds } if seconds > DRAIN_SECONDS_MAX => {
+                let reason = format!(
+                    "expected at most {DRAIN_SECONDS_MAX} seconds, got {seconds}; to keep a wallet out, ban it"
+                );
                 AdminAnswer::Refused { reason }
             }
             AdminQuestion::Drain { wallet, seconds } => {
                 tracing::info!(%wallet, seconds, "drained by the operator");
                 self.registry.keep_away(wallet, Duration::from_secs(seconds), Instant::now());
                 done(self.registry.notify(&wallet, Notice::Drained))
+            }
+            AdminQuestion::Close { seconds } => {
+                tracing::info!(seconds, "closed by the operator");
+                done(self.close_for(Duration::from_secs(seconds)))
             }
             AdminQuestion::Kick { wallet } => {
                 tracing::info!(%wallet, "kicked by the operator");

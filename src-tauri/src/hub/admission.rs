@@ -1,7 +1,8 @@
 //! Who may begin a session, and what a refused worker hears.
 //!
 //! Before the wallet has proved itself the answers are few: `version`, `draining`, `busy`, else `unauthorised` with one
-//! log line and a delay per address. Only a proven wallet learns more (`quarantined`, `banned`, `drained`, `not_invited`, `limit`).
+//! log line and a delay per address. Only a proven wallet learns more (`quarantined`, `banned`, `drained`, `not_invited`, `limit`,
+//! `update_required`).
 //! **Promise:** a permit is taken before any work is done for a connection; an address is delayed, never banned,
 //! because several people may share it; no address holds more than its share of the handshakes.
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::types::Hex;
-use crate::wire::control::{Control, Refuse};
+use crate::wire::control::{Control, Refuse, UPDATE_REQUIRED};
 use crate::wire::{Frame, FrameError};
 
 /// First delay of an address that failed; doubles with each failure.
@@ -48,6 +49,8 @@ pub enum Refusal {
     Away(Duration),
     /// The hub takes only wallets that were invited or are on its list.
     NotInvited,
+    /// The worker's program is older than those that the hub serves.
+    UpdateRequired,
 }
 
 impl Refusal {
@@ -64,6 +67,7 @@ impl Refusal {
             Self::Banned => "banned",
             Self::Away(_) => "drained",
             Self::NotInvited => "not_invited",
+            Self::UpdateRequired => UPDATE_REQUIRED,
         }
     }
 

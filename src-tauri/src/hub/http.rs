@@ -1,4 +1,4 @@
-//! The hub's few answers over plain HTTP, for gateways and operators: meters, status, health.
+//! The hub's few answers over plain HTTP, for gateways and operators: meters, status, health, a gateway's goodbye.
 //!
 //! One request a connection, no body, `Connection: close`. Written by hand on the strict head that the WebSocket path
 //! needs anyway: a second HTTP parser would be a second opinion on where a request ends.
@@ -6,10 +6,11 @@
 use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
+use super::registry::Notice;
 use super::{Counts, Hub, returns};
 use crate::ledger::{METERS_PER_PAGE_MAX, RunId};
 use crate::net::head::{Head, Received};
-use crate::wire::RECEIPTS_PATH;
+use crate::wire::{LEAVE_PATH, RECEIPTS_PATH};
 
 /// An answer: status and JSON.
 pub struct Answer {
@@ -91,7 +92,7 @@ pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
     let head = &request.head;
     let method = match head.path.as_str() {
         "/v1/meters" | "/status" | "/healthz" => "GET",
-        RECEIPTS_PATH => "POST",
+        LEAVE_PATH | RECEIPTS_PATH => "POST",
         _ => return Answer::refused(404, "path", "no such path"),
     };
     if head.method != method {
@@ -106,9 +107,22 @@ pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
             None => Answer::refused(400, "query", "expected after=<change_seq>&limit=<rows>&run=<run>"),
         },
         RECEIPTS_PATH => returns::answer(hub, head.query.as_deref().unwrap_or_default()).await,
-        "/healthz" if hub.shutdown.is_requested() => Answer::refused(503, "draining", "the hub drains"),
+        LEAVE_PATH => send_away(hub, head.query.as_deref().unwrap_or_default()),
+        "/healthz" if hub.is_draining() => Answer::refused(503, "draining", "the hub drains"),
         "/healthz" => Answer::json(200, &serde_json::json!({ "ok": true })),
         _ => status(hub).await,
+    }
+}
+
+/// A gateway stops: the workers that came through that run of it finish what they have and come again.
+fn send_away(hub: &Hub, query: &str) -> Answer {
+    match query.strip_prefix("gateway=").map(str::parse) {
+        Some(Ok(run)) => {
+            let sessions = hub.registry.notify_gateway(run, Notice::Drained);
+            tracing::info!(gateway = %run, sessions, "a gateway stops, its workers are sent away");
+            Answer::json(200, &serde_json::json!({ "sessions": sessions }))
+        }
+        _ => Answer::refused(400, "query", "expected gateway=<32 hex digits>"),
     }
 }
 
@@ -131,7 +145,7 @@ async fn status(hub: &Hub) -> Answer {
         hub_epoch: hub.epoch,
         sessions,
         wallets,
-        draining: hub.shutdown.is_requested(),
+        draining: hub.is_draining(),
         outcomes: hub.outcomes.counts(),
         backbone_reachable: backbone_error.is_none(),
         backbone_error,

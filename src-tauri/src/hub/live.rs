@@ -25,6 +25,13 @@ pub struct WorkerQueues {
     pub bulk: mpsc::Receiver<Frame>,
 }
 
+impl WorkerQueues {
+    /// The work and control that nobody has sent yet.
+    pub fn rest(&mut self) -> Vec<Frame> {
+        std::iter::from_fn(|| self.urgent.try_recv().ok()).collect()
+    }
+}
+
 /// One running session.
 pub struct Live {
     /// Its id.

@@ -1,6 +1,7 @@
 //! Owns the workers' sessions: proves who they are, bridges each to the backbone, and meters what they served.
 //!
-//! Before: a gateway spliced the worker's bytes here. After: the backbone's dispatch listener, one connection a session.
+//! Before: a gateway spliced the worker's bytes here, over a connection that it dialled or that the hub keeps there
+//! (`rendezvous`). After: the backbone's dispatch listener, one connection a session.
 //! The hub stands between strangers and the backbone: it lets through what a worker may say, in the shape that was
 //! asked for, and counts what the backbone judged. It reads headers, never hidden state.
 //!
@@ -13,6 +14,7 @@ mod admin;
 mod admission;
 mod backbone_leg;
 mod config;
+mod connections;
 mod devices;
 mod ending;
 mod http;
@@ -24,21 +26,19 @@ mod outstanding;
 mod quarantine;
 mod receipts;
 mod registry;
+mod rendezvous;
 mod returns;
 mod session;
 mod tally;
 mod worker_leg;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 #[cfg(unix)]
 pub use admin::AdminError;
@@ -52,17 +52,13 @@ pub use receipts::ReceiptTiming;
 pub use tally::{Tally, Totals};
 
 use crate::ledger::{Ledger, LedgerError};
-use crate::net::Io;
-use crate::net::head::{PEER_HEADER, Upgrade, read_head};
-use crate::net::ws::{WsConfig, WsStream};
+use crate::net::backoff::jitter;
 use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
-use crate::wire::WORKER_PATH;
 use crate::wire::control::{GoAway, Quarantine};
 use crate::wire::handshake::HubIdentity;
-use admission::{Admission, Refusal};
+use admission::Admission;
 use devices::{Caught, DeviceList};
-use http::Answer;
 use members::Members;
 use meters::Meters;
 use quarantine::{By, Entry, QuarantineList};
@@ -70,11 +66,6 @@ use registry::{Notice, Registry};
 
 /// Workers' connections beside the sessions: refusals under way.
 const REFUSALS: usize = 64;
-/// Connections that are no worker's: polls, probes, heads that are still being read. Workers never take their room, so
-/// that the gateways' polls for credit always come through.
-const OTHER_CONNECTIONS: usize = 64;
-/// Pause after a failed accept, which is mostly a lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the answer of a backbone probe is good for.
 const PROBE_KEPT: Duration = Duration::from_secs(1);
 
@@ -139,6 +130,8 @@ struct Hub {
     members: Members,
     devices: DeviceList,
     shutdown: Shutdown,
+    /// Until when the operator has closed the hub.
+    closed_until: Mutex<Option<Instant>>,
     outcomes: Outcomes,
     probe: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
@@ -175,6 +168,7 @@ pub async fn serve(
         registry: Arc::new(Registry::new(limits.sessions_per_wallet)),
         meters: Meters::new(ledger, hub_key, epoch),
         outcomes: Outcomes::default(),
+        closed_until: Mutex::default(),
         probe: tokio::sync::Mutex::default(),
         config,
         identity,
@@ -189,57 +183,12 @@ pub async fn serve(
     #[cfg(unix)]
     let door = door.map(|door| door.serve(Arc::clone(&hub)));
     tracing::info!(hub = %hub_key, epoch, "hub serves");
-    let stopped = accept_until_drained(&hub, &listener).await;
+    let stopped = connections::accept_until_drained(&hub, &listener).await;
     #[cfg(unix)]
     drop(door);
     let flushed = hub.meters.flush().await;
     tracing::info!(epoch, "hub stopped");
     stopped.and(flushed.map_err(HubError::LastFlush))
-}
-
-async fn accept_until_drained(hub: &Arc<Hub>, listener: &TcpListener) -> Result<(), HubError> {
-    let room = Arc::new(Semaphore::new(hub.config.limits.sessions + REFUSALS + OTHER_CONNECTIONS));
-    let mut connections = JoinSet::new();
-    let mut fenced = pin!(flush_regularly(hub));
-    let mut drained = pin!(drained(hub));
-    let stopped = loop {
-        tokio::select! {
-            error = &mut fenced => break Err(HubError::Fenced(error)),
-            () = &mut drained => break Ok(()),
-            (permit, stream, from) = accept(listener, &room) => {
-                let hub = Arc::clone(hub);
-                connections.spawn(async move {
-                    let _permit = permit;
-                    connection(&hub, stream, from).await;
-                });
-            }
-            Some(done) = connections.join_next() => {
-                if let Err(error) = done {
-                    tracing::error!(%error, "a connection's task failed");
-                }
-            }
-        }
-    };
-    connections.shutdown().await;
-    stopped
-}
-
-/// The next connection, once there is room for it.
-async fn accept(
-    listener: &TcpListener,
-    room: &Arc<Semaphore>,
-) -> (Option<OwnedSemaphorePermit>, TcpStream, SocketAddr) {
-    // The semaphore is never closed; without a permit a connection would still be bounded by its sessions.
-    let permit = Arc::clone(room).acquire_owned().await.ok();
-    loop {
-        match listener.accept().await {
-            Ok((stream, from)) => return (permit, stream, from),
-            Err(error) => {
-                tracing::warn!(%error, "accept failed");
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
 }
 
 /// Completes when the hub was asked to stop and no session is left, or its time is over.
@@ -266,55 +215,27 @@ async fn flush_regularly(hub: &Hub) -> FlushError {
     }
 }
 
-/// One connection of a gateway: secured, read up to its head, then a session or one answer.
-async fn connection(hub: &Arc<Hub>, stream: TcpStream, from: SocketAddr) {
-    let timing = &hub.config.timing;
-    let deadline = Instant::now() + timing.handshake;
-    let mut io = match timeout_at(deadline, hub.config.gateway_peer.accept(stream)).await {
-        Ok(Ok((io, _gateway))) => io,
-        Ok(Err(error)) => return tracing::warn!(%from, %error, "connection refused"),
-        Err(_) => return tracing::warn!(%from, "connection secured too late"),
-    };
-    let answer = match read_head(&mut io, deadline).await {
-        Ok(request) if request.head.path == WORKER_PATH => match Upgrade::check(&request, WORKER_PATH) {
-            Ok(upgrade) => match hub.workers.try_acquire() {
-                Ok(_room) => {
-                    let peer = request.head.headers.only(PEER_HEADER).and_then(|text| text.parse().ok());
-                    return upgraded(hub, io, &upgrade.key, peer.unwrap_or(from.ip()), deadline).await;
-                }
-                Err(_) => {
-                    hub.outcomes.count("refused", Refusal::Busy.code());
-                    Answer::refused(503, Refusal::Busy.code(), "the hub is full")
-                }
-            },
-            Err(error) => Answer::refused(error.status(), error.code(), error),
-        },
-        Ok(request) => http::answer(hub, &request).await,
-        Err(error) => Answer::refused(error.status(), error.code(), error),
-    };
-    if !matches!(timeout(timing.stall, answer.send(&mut io)).await, Ok(Ok(()))) {
-        tracing::debug!(%from, "an answer was not taken");
-    }
-}
-
-async fn upgraded(hub: &Arc<Hub>, io: Io, key: &str, peer: IpAddr, deadline: Instant) {
-    let timing = &hub.config.timing;
-    // One message waits behind the one on its way: the session's own queues decide what goes next.
-    let config = WsConfig { queue: 1, write_deadline: timing.stall, ping: timing.ping, ..WsConfig::hub() };
-    match WsStream::accept(io, key, Vec::new(), config).await {
-        Ok(ws) => session::run(hub, ws, hub.admission.peer_hash(peer), deadline).await,
-        Err(error) => tracing::debug!(%error, "upgrade was not taken"),
-    }
-}
-
 impl Hub {
     /// A goodbye with a random pause, so that workers do not return all at once.
     fn go_away(&self) -> GoAway {
-        let mut noise = [0; 8];
-        // Without randomness all come back together, which admission bounds.
-        let _ = getrandom::fill(&mut noise);
-        let most = u64::try_from(self.config.timing.reconnect_within.as_millis()).unwrap_or(u64::MAX);
-        GoAway { reconnect_after_ms: u64::from_le_bytes(noise) % most.saturating_add(1).max(1) }
+        let pause = jitter(self.config.timing.reconnect_within);
+        GoAway { reconnect_after_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) }
+    }
+
+    /// Whether no worker is taken: the hub stops, or its operator closed it for a while.
+    fn is_draining(&self) -> bool {
+        self.shutdown.is_requested() || self.closed_until().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Sends every worker away, takes none for `pause` from now on, and serves on; zero opens the hub again. How many
+    /// sessions there are to end.
+    fn close_for(&self, pause: Duration) -> usize {
+        *self.closed_until() = (!pause.is_zero()).then(|| Instant::now() + pause);
+        if pause.is_zero() { 0 } else { self.registry.notify_all(Notice::Drained) }
+    }
+
+    fn closed_until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.closed_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The backbone caught a wallet: all its unsettled credit is void, its sessions end, and it may not come back. Of a

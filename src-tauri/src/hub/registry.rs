@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::tally::Totals;
-use crate::types::{PublicKey, SessionId, WorkerId};
+use crate::types::{GatewayRun, PublicKey, SessionId, WorkerId};
 use crate::wire::admin::SessionView;
 
 /// Most wallets that are kept away at once; beyond it the one that may come back first is forgotten.
@@ -43,6 +43,7 @@ pub struct WalletFull {
 struct Row {
     session: SessionId,
     agent: String,
+    gateway: Option<GatewayRun>,
     since: Instant,
     notice: watch::Sender<Option<Notice>>,
 }
@@ -67,6 +68,8 @@ pub struct Arrival {
     pub session: SessionId,
     /// Program and version.
     pub agent: String,
+    /// The run of the gateway that it came through.
+    pub gateway: Option<GatewayRun>,
 }
 
 /// A session's place in the registry, until dropped.
@@ -90,7 +93,7 @@ impl Registry {
     /// # Errors
     /// [`WalletFull`] when other installations fill the wallet's limit.
     pub fn seat(self: &Arc<Self>, arrival: Arrival) -> Result<Seat, WalletFull> {
-        let Arrival { wallet, worker, session, agent } = arrival;
+        let Arrival { wallet, worker, session, agent, gateway } = arrival;
         let (tx, rx) = watch::channel(None);
         {
             let mut rows = self.lock();
@@ -98,7 +101,7 @@ impl Registry {
             if !own.contains_key(&worker) && own.len() >= self.per_wallet_max {
                 return Err(WalletFull { max: self.per_wallet_max });
             }
-            if let Some(old) = own.insert(worker, Row { session, agent, since: Instant::now(), notice: tx }) {
+            if let Some(old) = own.insert(worker, Row { session, agent, gateway, since: Instant::now(), notice: tx }) {
                 old.notice.send_replace(Some(Notice::Replaced));
             }
         }
@@ -113,6 +116,22 @@ impl Registry {
             row.notice.send_replace(Some(notice));
         }
         own.len()
+    }
+
+    /// Tells every session; how many there are.
+    pub fn notify_all(&self, notice: Notice) -> usize {
+        self.notify_those(notice, |_| true)
+    }
+
+    /// Tells every session that came through a run of a gateway; how many there are.
+    pub fn notify_gateway(&self, run: GatewayRun, notice: Notice) -> usize {
+        self.notify_those(notice, |row| row.gateway == Some(run))
+    }
+
+    fn notify_those(&self, notice: Notice, concerns: impl Fn(&Row) -> bool) -> usize {
+        let rows = self.lock();
+        let told = rows.values().flat_map(HashMap::values).filter(|row| concerns(row));
+        told.map(|row| row.notice.send_replace(Some(notice))).count()
     }
 
     /// Keeps a wallet away for `pause` from `now` on; zero lets it come.
@@ -222,7 +241,8 @@ mod tests {
     }
 
     fn arrival(wallet: PublicKey, worker: u8, session: u8) -> Arrival {
-        Arrival { wallet, worker: id(worker), session: id(session), agent: "kvasir/test".into() }
+        let gateway = Some(id(session / 10));
+        Arrival { wallet, worker: id(worker), session: id(session), agent: "kvasir/test".into(), gateway }
     }
 
     #[tokio::test]
@@ -261,6 +281,17 @@ mod tests {
         assert_eq!((one.noticed().await, two.noticed().await), (Notice::Quarantined, Notice::Quarantined));
         assert_eq!(*other.notice.borrow(), None);
         assert_eq!(registry.notify(&PublicKey([3; 32]), Notice::Kicked), 0);
+    }
+
+    #[tokio::test]
+    async fn a_gateway_that_leaves_takes_its_own_sessions_and_no_others() {
+        let registry = Arc::new(Registry::new(2));
+        let leaving = registry.seat(arrival(WALLET, 1, 10)).unwrap();
+        let staying = registry.seat(arrival(WALLET, 2, 20)).unwrap();
+        assert_eq!(registry.notify_gateway(id(1), Notice::Drained), 1);
+        assert_eq!((leaving.noticed().await, *staying.notice.borrow()), (Notice::Drained, None));
+        assert_eq!(registry.notify_gateway(id(3), Notice::Drained), 0);
+        assert_eq!(registry.notify_all(Notice::Drained), 2);
     }
 
     #[test]

@@ -23,7 +23,9 @@ use super::receipts::Receipts;
 use super::registry::{Arrival, Notice, Seat};
 use super::worker_leg::{self, SealedSender};
 use crate::net::ws::{WsError, WsStream};
+use crate::types::GatewayRun;
 use crate::wire::Frame;
+use crate::wire::agent::Version;
 use crate::wire::control::{Control, GoAway, Pause, SessionClosed, SessionOpen};
 use crate::wire::handshake::{HandshakeError, HubHandshake, HubRandom, HubSession, HubTerms, Limits};
 
@@ -33,6 +35,15 @@ struct Admitted {
     seat: Seat,
     backbone: Backbone,
     room: OwnedSemaphorePermit,
+}
+
+/// Where a worker comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin {
+    /// Its address, hidden.
+    pub peer: PeerHash,
+    /// The run of the gateway that it came through, if that said so.
+    pub gateway: Option<GatewayRun>,
 }
 
 /// Why a connection becomes no session.
@@ -47,11 +58,12 @@ enum NotAdmitted {
 }
 
 /// Serves an upgraded connection until it is over.
-pub async fn run(hub: &Arc<Hub>, mut ws: WsStream, peer: PeerHash, deadline: Instant) {
+pub async fn run(hub: &Arc<Hub>, mut ws: WsStream, origin: Origin, deadline: Instant) {
+    let peer = origin.peer;
     let late = || refused(Refusal::Unauthorised, "no answer in time");
     let share = hub.admission.approach(peer);
     let admitted = match &share {
-        Ok(_) => timeout_at(deadline, admit(hub, &mut ws, peer)).await.unwrap_or_else(|_| Err(late())),
+        Ok(_) => timeout_at(deadline, admit(hub, &mut ws, origin)).await.unwrap_or_else(|_| Err(late())),
         Err(refusal) => Err(refused(*refusal, "the address has enough unproven connections")),
     };
     match admitted {
@@ -74,9 +86,9 @@ pub async fn run(hub: &Arc<Hub>, mut ws: WsStream, peer: PeerHash, deadline: Ins
     }
 }
 
-async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, peer: PeerHash) -> Result<Admitted, NotAdmitted> {
+async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, origin: Origin) -> Result<Admitted, NotAdmitted> {
     let draining = || refused(Refusal::Draining, "the hub drains");
-    if hub.shutdown.is_requested() {
+    if hub.is_draining() {
         return Err(draining());
     }
     let (room, _handshake_room) = hub.admission.enter().map_err(|refusal| refused(refusal, "the hub is full"))?;
@@ -97,9 +109,15 @@ async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, peer: PeerHash) -> Result<Admi
             HandshakeError::Version { .. } => refused(Refusal::Version, error),
             _ => refused(Refusal::Unauthorised, error),
         })?;
-    hub.admission.succeeded(peer);
-    if hub.shutdown.is_requested() {
+    hub.admission.succeeded(origin.peer);
+    if hub.is_draining() {
         return Err(draining());
+    }
+    if let (Some(oldest), Some(version)) = (hub.config.oldest_worker, Version::of_agent(&session.agent))
+        && version < oldest
+    {
+        let why = format!("expected version {oldest} or newer, got {version}");
+        return Err(refused(Refusal::UpdateRequired, why));
     }
     let seat = hub
         .registry
@@ -108,6 +126,7 @@ async fn admit(hub: &Arc<Hub>, ws: &mut WsStream, peer: PeerHash) -> Result<Admi
             worker: session.worker_id,
             session: session.session_id,
             agent: session.agent.clone(),
+            gateway: origin.gateway,
         })
         .map_err(|full| refused(Refusal::Limit, full))?;
     // Asked once seated: a wallet that is caught from here on has a seat to be found by.
@@ -168,6 +187,8 @@ async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash)
             ending = departure(hub, &live, &seat) => ending,
         },
     };
+    // A worker that had nothing outstanding may not have been told yet to come back later.
+    let unsaid = if matches!(ending, Ending::Drained) { queues.rest() } else { Vec::new() };
     // From here on frames of the backbone for the worker go nowhere, and the installation may come again.
     drop((queues, seat));
     hub.outcomes.count("ended", ending.code());
@@ -191,7 +212,7 @@ async fn serve(hub: &Arc<Hub>, ws: WsStream, admitted: Admitted, peer: PeerHash)
         () = &mut settlement => true,
         () = judged => false,
     };
-    let farewell = say_goodbye(hub, &live, sender, &ending);
+    let farewell = say_goodbye(hub, &live, sender, &ending, unsaid);
     if is_settled {
         farewell.await;
     } else {
@@ -285,10 +306,13 @@ fn gets_receipt(ending: &Ending) -> bool {
     ending.fault() != Fault::Worker && ending.leaves_worker_listening()
 }
 
-/// The last receipt and the close, for a worker that still listens.
-async fn say_goodbye(hub: &Hub, live: &Live, mut sender: SealedSender, ending: &Ending) {
+/// What was still to be said, the last receipt and the close, for a worker that still listens.
+async fn say_goodbye(hub: &Hub, live: &Live, mut sender: SealedSender, ending: &Ending, unsaid: Vec<Frame>) {
     if !ending.leaves_worker_listening() {
         return;
+    }
+    for frame in unsaid {
+        let _ = sender.send(&frame).await;
     }
     if ending.fault() == Fault::Backbone
         && let Ok(frame) = GoAway::frame(&hub.go_away())

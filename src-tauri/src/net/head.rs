@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{Instant, timeout_at};
 
 pub use rewind::Rewind;
-pub use upgrade::{PEER_HEADER, Upgrade, UpgradeError};
+pub use upgrade::{GATEWAY_HEADER, PEER_HEADER, Upgrade, UpgradeError};
 
 /// Largest head, the empty line included.
 pub const HEAD_BYTES_MAX: usize = 8 * 1024;

@@ -3,6 +3,7 @@
 //! **Promises:** every read is bounded, every wait has a deadline, every queue has a size; one message is one write;
 //! plain TCP never leaves the machine.
 
+pub mod backoff;
 pub mod bind;
 pub mod certificate;
 pub mod framed;

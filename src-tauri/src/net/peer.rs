@@ -13,7 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
-use rustls::{ClientConfig, ServerConfig};
+use rustls::{ClientConfig, ServerConfig, ServerConnection};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -22,6 +22,7 @@ use super::bind::is_loopback;
 use super::pinned::{PinnedKeys, key_of, spki};
 use super::{Io, tcp, tls};
 use crate::types::PublicKey;
+use crate::wire::rendezvous;
 use crate::wire::signature::KeyPair;
 
 /// How long TLS between our own servers may take.
@@ -67,6 +68,11 @@ pub enum PeerError {
         /// The bound.
         deadline_ms: u128,
     },
+    /// A hub that dials out proves itself by its key, and there is none.
+    #[error(
+        "expected a peer key for a gateway's public listener, got none: give both servers one and pin each other's"
+    )]
+    NoKeys,
     /// A key that rustls does not take.
     #[error("peer key: {0}")]
     Key(#[from] rustls::Error),
@@ -86,6 +92,9 @@ pub enum PeerSecurity {
 pub struct PinnedPeers {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    /// The same under the rendezvous' name, by which a public listener tells our hubs from the public.
+    hub_client: Arc<ClientConfig>,
+    hub_server: Arc<ServerConfig>,
 }
 
 impl PeerSecurity {
@@ -109,7 +118,15 @@ impl PeerSecurity {
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(shown)));
-        Ok(Self::Pinned(PinnedPeers { client: Arc::new(client), server: Arc::new(server) }))
+        let (mut hub_client, mut hub_server) = (client.clone(), server.clone());
+        hub_client.alpn_protocols = vec![rendezvous::PROTOCOL.into()];
+        hub_server.alpn_protocols = vec![rendezvous::PROTOCOL.into()];
+        Ok(Self::Pinned(PinnedPeers {
+            client: Arc::new(client),
+            server: Arc::new(server),
+            hub_client: Arc::new(hub_client),
+            hub_server: Arc::new(hub_server),
+        }))
     }
 
     /// Dials another server of ours at `host:port`.
@@ -117,19 +134,28 @@ impl PeerSecurity {
     /// # Errors
     /// [`PeerError`], within [`tcp::CONNECT_DEADLINE`] and ten seconds for TLS.
     pub async fn connect(&self, address: &str) -> Result<Io, PeerError> {
-        let fail = || PeerError::Address { got: address.to_owned() };
-        let (host, port) = address.rsplit_once(':').ok_or_else(fail)?;
-        let port = port.parse().map_err(|_| fail())?;
-        let stream = tcp::connect(host, port, tcp::CONNECT_DEADLINE).await?;
+        let stream = dial(address).await?;
         match self {
             Self::Loopback => only_loopback(stream),
-            Self::Pinned(keys) => {
-                let peer = stream.peer_addr()?;
-                // Raw keys have no name; rustls wants one anyway.
-                let name = ServerName::from(peer.ip());
-                let connect = TlsConnector::from(keys.client.clone()).connect(name, stream);
-                Ok(Box::new(within_deadline(peer, connect).await?))
-            }
+            Self::Pinned(keys) => secured(stream, &keys.client).await,
+        }
+    }
+
+    /// Dials the public listener of a gateway of ours at `host:port`, as a hub.
+    ///
+    /// # Errors
+    /// As [`PeerSecurity::connect`]; [`PeerError::NoKeys`] without pinned keys, since that listener is open to all.
+    pub async fn connect_as_hub(&self, address: &str) -> Result<Io, PeerError> {
+        let Self::Pinned(keys) = self else { return Err(PeerError::NoKeys) };
+        secured(dial(address).await?, &keys.hub_client).await
+    }
+
+    /// How a public listener takes our own hubs; it takes none without pinned keys.
+    #[must_use]
+    pub fn hub_server(&self) -> Option<Arc<ServerConfig>> {
+        match self {
+            Self::Loopback => None,
+            Self::Pinned(keys) => Some(Arc::clone(&keys.hub_server)),
         }
     }
 
@@ -145,11 +171,32 @@ impl PeerSecurity {
                 let peer = stream.peer_addr()?;
                 let accept = TlsAcceptor::from(keys.server.clone()).accept(stream);
                 let stream = within_deadline(peer, accept).await?;
-                let key = stream.get_ref().1.peer_certificates().and_then(|shown| key_of(shown.first()?));
+                let key = key_shown(stream.get_ref().1);
                 Ok((Box::new(stream), key))
             }
         }
     }
+}
+
+/// The key that the other end has shown and proved to hold.
+#[must_use]
+pub fn key_shown(connection: &ServerConnection) -> Option<PublicKey> {
+    connection.peer_certificates().and_then(|shown| key_of(shown.first()?))
+}
+
+async fn dial(address: &str) -> Result<TcpStream, PeerError> {
+    let fail = || PeerError::Address { got: address.to_owned() };
+    let (host, port) = address.rsplit_once(':').ok_or_else(fail)?;
+    let port = port.parse().map_err(|_| fail())?;
+    Ok(tcp::connect(host, port, tcp::CONNECT_DEADLINE).await?)
+}
+
+async fn secured(stream: TcpStream, config: &Arc<ClientConfig>) -> Result<Io, PeerError> {
+    let peer = stream.peer_addr()?;
+    // Raw keys have no name; rustls wants one anyway.
+    let name = ServerName::from(peer.ip());
+    let connect = TlsConnector::from(Arc::clone(config)).connect(name, stream);
+    Ok(Box::new(within_deadline(peer, connect).await?))
 }
 
 fn only_loopback(stream: TcpStream) -> Result<Io, PeerError> {

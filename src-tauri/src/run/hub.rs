@@ -31,9 +31,17 @@ pub fn run(command: HubCommand) -> Result<ExitCode, AnyError> {
                 say(table(&view))?;
             }
         }
-        HubCommand::Drain { whose, lasts } => {
+        HubCommand::Drain { wallet, all: _, state, lasts } => {
             let seconds = parse_duration("--for", &lasts)?.as_secs();
-            done(&whose.state, &AdminQuestion::Drain { wallet: whose.wallet, seconds }, "sent away")?;
+            let question = match wallet {
+                Some(wallet) => AdminQuestion::Drain { wallet, seconds },
+                None => AdminQuestion::Close { seconds },
+            };
+            done(&state, &question, "sent away")?;
+        }
+        HubCommand::Resume { state } => {
+            ask(&state, &AdminQuestion::Close { seconds: 0 })?;
+            say("workers are taken again")?;
         }
         HubCommand::Kick(whose) => done(&whose.state, &AdminQuestion::Kick { wallet: whose.wallet }, "ended")?,
         HubCommand::Ban { whose, reason } => {

@@ -135,8 +135,10 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
     let hub = HubConfig {
         backbone_peer: peers.clone(),
         gateway_peer: peers,
+        rendezvous: config.rendezvous,
         admission,
         allowed: config.allowed,
+        oldest_worker: config.oldest_worker,
         admin: Some(config.state),
         ..HubConfig::new(config.backbone.to_string(), config.public_hosts, quarantine_list)
     };

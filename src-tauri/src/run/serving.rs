@@ -15,6 +15,7 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::config;
 use crate::dispatch::RemoteDispatch;
 use crate::net::{bind, tls};
+use crate::wallet::keyfile;
 
 /// The API's listener and configuration. Beyond this machine it needs TLS, since prompts pass, and keys, since anybody
 /// could ask; only the operator can say otherwise.
@@ -50,6 +51,7 @@ pub(super) async fn api(
 /// `kvasir keys …`.
 pub(super) fn keys(command: KeysCommand) -> Result<ExitCode, AnyError> {
     match command {
+        KeysCommand::Peer { file } => say(keyfile::load_or_create(&file)?.public())?,
         KeysCommand::Create(args) => create(args)?,
         KeysCommand::Revoke { id, state } => {
             KeyFile::within(&state).revoke(&id)?;

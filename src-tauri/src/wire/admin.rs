@@ -27,6 +27,11 @@ pub enum AdminQuestion {
         /// How long it is kept away, in seconds.
         seconds: u64,
     },
+    /// Let all workers finish what they have, send them away, and take none for a while; other hubs take them.
+    Close {
+        /// How long, in seconds; 0 opens the hub again.
+        seconds: u64,
+    },
     /// End the wallet's sessions now; it may come back.
     Kick {
         /// The wallet.

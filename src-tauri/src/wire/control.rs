@@ -13,6 +13,9 @@ use crate::types::{Digest, Hex, PublicKey, SessionId, WorkerId};
 /// Largest JSON control body.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
 
+/// The code of a [`Refuse`] to a program that is older than those that the hub serves.
+pub const UPDATE_REQUIRED: &str = "update_required";
+
 /// A control body: knows its kind.
 pub trait Control: Serialize + DeserializeOwned {
     /// The frame kind that carries it.

@@ -15,7 +15,8 @@ use super::hardware::Hardware;
 use super::session::{self, SessionError};
 use super::slept::slept;
 use super::status::Phase;
-use super::{Timers, Worker, join};
+use super::{Worker, join};
+use crate::net::backoff::{Backoff, jitter};
 use crate::net::ws::WsError;
 use crate::shutdown::Shutdown;
 use crate::wire::handshake::HandshakeError;
@@ -46,43 +47,10 @@ pub(super) enum Ended {
     Lost(String),
 }
 
-/// Pauses with full jitter.
-struct Backoff {
-    first: Duration,
-    max: Duration,
-    losses: u32,
-}
-
-impl Backoff {
-    fn new(timers: &Timers) -> Self {
-        Self { first: timers.backoff_first, max: timers.backoff_max, losses: 0 }
-    }
-
-    /// Upper end of the next pause.
-    fn bound(&mut self) -> Duration {
-        let bound = self.first.saturating_mul(1 << self.losses.min(20)).min(self.max);
-        self.losses += 1;
-        bound
-    }
-
-    fn reset(&mut self) {
-        self.losses = 0;
-    }
-}
-
-/// A duration between zero and `bound`.
-fn jitter(bound: Duration) -> Duration {
-    let mut random = [0u8; 4];
-    // Without randomness the pause is the longest, which is safe.
-    let share =
-        getrandom::fill(&mut random).map_or(1.0, |()| f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX));
-    bound.mul_f64(share)
-}
-
 /// Holds a session whenever there is a way and hardware, until `shutdown`.
 pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware>, shutdown: &Shutdown) {
     let timers = &worker.config.timers;
-    let mut backoff = Backoff::new(timers);
+    let mut backoff = Backoff::new(timers.backoff_first, timers.backoff_max);
     let mut equipment: Option<Equipment> = None;
     for url in worker.config.gateways.iter().cycle() {
         let chosen = hardware.borrow_and_update().clone();
@@ -103,6 +71,7 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
         let ended = tokio::select! {
             joined = join::join(worker, url) => match joined {
                 Ok(joined) => {
+                    worker.status.update_required(false);
                     let since = Instant::now();
                     let ended = tokio::select! {
                         ended = session::serve(worker, in_use, joined, &mut hardware, shutdown) => ended,
@@ -140,7 +109,10 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
             Err(error) => {
                 let pause = pause_after(&error, &mut backoff);
                 warn!(gateway = url, %error, ?pause, "link lost");
-                (pause, error.to_string())
+                let wants_update = matches!(&error, SessionError::Handshake(error) if error.wants_update());
+                worker.status.update_required(wants_update);
+                let agent = &worker.config.agent;
+                (pause, if wants_update { format!("update {agent}: {error}") } else { error.to_string() })
             }
         };
         worker.status.phase(Phase::Waiting { reason, retry_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) });
@@ -175,27 +147,23 @@ fn pause_after(error: &SessionError, backoff: &mut Backoff) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::Timers;
 
-    #[test]
-    fn pauses_grow_to_their_bound_and_start_over() {
-        let mut backoff = Backoff::new(&Timers::default());
-        let bounds: Vec<u128> = (0..9).map(|_| backoff.bound().as_millis()).collect();
-        assert_eq!(bounds, [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
-        backoff.reset();
-        assert_eq!(backoff.bound(), Duration::from_millis(250));
-        assert!((0..100).all(|_| jitter(Duration::from_secs(1)) <= Duration::from_secs(1)));
+    fn fresh() -> Backoff {
+        let timers = Timers::default();
+        Backoff::new(timers.backoff_first, timers.backoff_max)
     }
 
     #[test]
     fn a_wish_for_no_pause_is_no_loop_without_rest() {
-        let mut backoff = Backoff::new(&Timers::default());
+        let mut backoff = fresh();
         let pauses: Duration = (0..40).map(|_| wished(Duration::ZERO, &mut backoff)).sum();
         assert!(pauses > Duration::from_secs(60), "{pauses:?}");
     }
 
     #[test]
     fn a_refusal_is_waited_out_as_the_hub_says() {
-        let mut backoff = Backoff::new(&Timers::default());
+        let mut backoff = fresh();
         let refused = |reason: &str, retry_after_ms| {
             SessionError::Handshake(HandshakeError::Refused { reason: reason.into(), retry_after_ms })
         };
@@ -207,8 +175,6 @@ mod tests {
             let closed = SessionError::Socket(WsError::Closed { code, reason: "again is no better".into() });
             assert!(pause_after(&closed, &mut backoff) >= LONG_PAUSE);
         }
-        assert!(
-            pause_after(&SessionError::Closed, &mut Backoff::new(&Timers::default())) <= Duration::from_millis(250)
-        );
+        assert!(pause_after(&SessionError::Closed, &mut fresh()) <= Duration::from_millis(250));
     }
 }

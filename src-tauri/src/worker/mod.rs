@@ -39,6 +39,7 @@ use crate::model::Model;
 use crate::net::tls::{self, TlsError};
 use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
+use crate::wire::agent::AGENT;
 use crate::wire::handshake::AuthSigner;
 use crate::wire::invite::Invite;
 use cache::Cache;
@@ -139,7 +140,7 @@ impl WorkerConfig {
             budget: Some(memory_bytes).into(),
             source: Source::Fetch,
             cache: None,
-            agent: concat!("kvasir/", env!("CARGO_PKG_VERSION")).to_owned(),
+            agent: AGENT.to_owned(),
             assignments_per_s: None,
             timers: Timers::default(),
             clock: Arc::new(SystemClock::default()),

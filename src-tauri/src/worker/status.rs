@@ -57,6 +57,8 @@ pub struct WorkerStatus {
     pub work_bytes: u64,
     /// Work bytes that the hub has signed for in this session.
     pub receipted_work_bytes: u64,
+    /// Whether the hub serves only newer programs than this one.
+    pub update_required: bool,
     /// Why experts are not kept on disk at the moment; serving goes on from memory.
     pub disk_trouble: Option<String>,
 }
@@ -75,6 +77,10 @@ impl Board {
 
     pub fn phase(&self, phase: Phase) {
         self.0.send_modify(|s| s.phase = phase);
+    }
+
+    pub fn update_required(&self, is_required: bool) {
+        self.0.send_if_modified(|s| std::mem::replace(&mut s.update_required, is_required) != is_required);
     }
 
     pub fn serving(&self, slice: String) {

@@ -7,10 +7,13 @@ use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::types::GatewayRun;
 
 const GOOD: &str = "GET /v1/worker HTTP/1.1\r\nHost: Kvasir.Example:443\r\nUpgrade: WebSocket\r\n\
                     Connection: keep-alive, Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
                     Sec-WebSocket-Version: 13\r\n";
+
+const RUN: GatewayRun = crate::types::Hex([7; 16]);
 
 fn received(text: &str) -> Result<Received<Head>, HeadError> {
     let (head, head_bytes) = parse(text.as_bytes())?.ok_or(HeadError::Ended(text.len()))?;
@@ -29,9 +32,10 @@ fn a_proper_upgrade_passes_and_is_rebuilt_from_its_validated_fields() {
          X-Kvasir-Peer: 6.6.6.6\r\nContent-Length: 0\r\nCookie: a=b\r\n\r\n"
     );
     let upgrade = check(&text).unwrap();
-    let rebuilt = upgrade.rebuild(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let rebuilt = upgrade.rebuild(IpAddr::V4(Ipv4Addr::LOCALHOST), RUN);
     let expected = "GET /v1/worker HTTP/1.1\r\nHost: kvasir.example:443\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nx-kvasir-peer: 127.0.0.1\r\n\r\n";
+                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nx-kvasir-peer: 127.0.0.1\r\n\
+                    x-kvasir-gateway: 07070707070707070707070707070707\r\n\r\n";
     assert_eq!(String::from_utf8(rebuilt.clone()).unwrap(), expected);
     let again = received(std::str::from_utf8(&rebuilt).unwrap()).unwrap();
     assert_eq!(Upgrade::check(&again, "/v1/worker").unwrap(), upgrade);
@@ -162,7 +166,7 @@ proptest! {
         if let Ok(Some((head, head_bytes))) = parse(&bytes) {
             let received = Received { head, bytes, head_bytes };
             if let Ok(upgrade) = Upgrade::check(&received, "/v1/worker") {
-                let again = upgrade.rebuild(IpAddr::V4(Ipv4Addr::LOCALHOST));
+                let again = upgrade.rebuild(IpAddr::V4(Ipv4Addr::LOCALHOST), RUN);
                 prop_assert!(parse(&again).is_ok_and(|p| p.is_some()));
             }
         }

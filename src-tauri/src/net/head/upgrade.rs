@@ -6,9 +6,13 @@
 use std::net::IpAddr;
 
 use super::{Head, Received};
+use crate::types::GatewayRun;
 
 /// The header in which the gateway tells the hub who is behind it.
 pub const PEER_HEADER: &str = "x-kvasir-peer";
+/// The header in which the gateway tells the hub which run of which gateway it is, so that it can ask later to have the
+/// workers sent away that came through it.
+pub const GATEWAY_HEADER: &str = "x-kvasir-gateway";
 /// Longest accepted `Host` value; a DNS name has at most 253 characters, a port six more.
 const HOST_BYTES_MAX: usize = 260;
 
@@ -132,12 +136,13 @@ impl Upgrade {
         tokio_tungstenite::tungstenite::handshake::derive_accept_key(self.key.as_bytes())
     }
 
-    /// The request for the next server, from validated fields only, telling it the client's address.
+    /// The request for the next server, from validated fields only, telling it the client's address and who asks.
     #[must_use]
-    pub fn rebuild(&self, peer: IpAddr) -> Vec<u8> {
+    pub fn rebuild(&self, peer: IpAddr, gateway: GatewayRun) -> Vec<u8> {
         format!(
             "GET {} HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Key: {}\r\nSec-WebSocket-Version: 13\r\n{PEER_HEADER}: {peer}\r\n\r\n",
+             Sec-WebSocket-Key: {}\r\nSec-WebSocket-Version: 13\r\n{PEER_HEADER}: {peer}\r\n\
+             {GATEWAY_HEADER}: {gateway}\r\n\r\n",
             self.path, self.host, self.key
         )
         .into_bytes()

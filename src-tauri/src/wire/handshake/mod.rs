@@ -18,8 +18,8 @@ pub use hub::{HubHandshake, HubIdentity, HubRandom, HubSession, HubTerms};
 pub use seal::{Open, OpenError, Seal, TAG_BYTES};
 pub use worker::{AuthMessage, AuthSigner, WorkerHandshake, WorkerRandom, WorkerSession};
 
-use super::control::Refuse;
-use super::frame::{Frame, FrameError, Kind};
+use super::control::{Refuse, UPDATE_REQUIRED};
+use super::frame::{Frame, FrameError, Kind, VERSION};
 use super::signature::{Context, SignatureError};
 use crate::types::{Hex, PublicKey};
 
@@ -152,6 +152,16 @@ impl HandshakeError {
                 retry_after_ms.is_some() || matches!(reason.as_str(), "draining" | "busy" | "limit")
             }
             Self::Late { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether only a newer program at the worker's end would help, seen from there.
+    #[must_use]
+    pub fn wants_update(&self) -> bool {
+        match self {
+            Self::Refused { reason, .. } => matches!(reason.as_str(), UPDATE_REQUIRED | "version"),
+            Self::Version { got } => *got > VERSION,
             _ => false,
         }
     }
