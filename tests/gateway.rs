@@ -1,6 +1,6 @@
 //! The gateway between a TLS client and a small hub of raw TCP: what passes, what is refused, what is credited.
 
-pub mod harness;
+pub(crate) mod harness;
 mod hubs;
 mod public;
 mod rendezvous;

@@ -18,8 +18,14 @@ mod generation;
 mod geometry;
 mod goldens;
 mod handshake;
+#[cfg(target_os = "linux")]
+mod hops;
+#[cfg(target_os = "linux")]
+mod hostile;
 mod hub;
 mod ledger;
+#[cfg(target_os = "linux")]
+mod logs;
 mod model_files;
 mod mtp;
 mod net;
@@ -36,10 +42,13 @@ mod serving;
 mod shaders;
 mod slices;
 mod speculate;
+mod supply_chain;
 mod support;
 mod tidy;
 mod tiny_model;
 mod trust;
+#[cfg(target_os = "linux")]
+mod units;
 mod wallet;
 mod wire;
 mod wire_roundtrip;

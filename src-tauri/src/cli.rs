@@ -19,6 +19,7 @@ use clap::{Args, Parser, Subcommand};
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{
     BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchLedgerArgs, BenchPrefillArgs,
+    BenchSpliceArgs,
 };
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs, Speculate};
 pub use experts::{ExpertFlags, ExpertsLocal};
@@ -95,6 +96,8 @@ pub enum BenchCommand {
     Dispatch(BenchDispatchArgs),
     /// Credits by several gateways, and the check of many transfers, on either store.
     Ledger(BenchLedgerArgs),
+    /// The gateway's splice beside nginx and haproxy (where installed) as WebSocket proxies, on loopback TLS.
+    Splice(BenchSpliceArgs),
 }
 
 /// Flags of `kvasir gpu`.

@@ -5,7 +5,7 @@
 //! [`hub`] owns the workers' sessions and meters them → [`gateway`] splices bytes to the public side →
 //! [`worker`] computes them with [`kernel`] → back the same way, where the backbone combines the partials →
 //! [`ledger`] records the work and credits it to a [`wallet`]. On a contributor's desk, [`engine`] holds worker and
-//! wallet together for a window to show.
+//! wallet together for a window to show. [`threats`] tells who might mean harm, and what stands in the way.
 
 pub mod cli;
 pub mod config;
@@ -33,4 +33,5 @@ pub mod wire;
 pub mod clock;
 pub mod shutdown;
 pub mod telemetry;
+pub mod threats;
 pub mod types;

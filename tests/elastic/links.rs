@@ -47,7 +47,8 @@ async fn a_half_open_worker_costs_one_deadline_and_is_evicted_after_three_pings_
 /// Lets a worker idle behind a proxy that cuts idle links, for `lasts`; gives the links that it needed.
 async fn idle(ping: Duration, limit: Duration, lasts: Duration) -> usize {
     let mut stream = Stream::start(vec![], pinging(ping, 100)).await;
-    let line = FaultProxy::with(stream.network.gateway(), Faults { idle_limit: Some(limit) }).await;
+    let line =
+        FaultProxy::with(stream.network.gateway(), Faults { idle_limit: Some(limit), ..Faults::default() }).await;
     stream.network.add_worker(hardware(), line.addr).await.expect("a worker");
     stream.ready(1).await;
     let id = stream.network.dispatch.workers()[0].worker_id;

@@ -16,27 +16,27 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-pub type Tls = tokio_rustls::client::TlsStream<TcpStream>;
+pub(crate) type Tls = tokio_rustls::client::TlsStream<TcpStream>;
 
-pub const HUB: PublicKey = PublicKey([9; 32]);
-pub const WALLET: PublicKey = PublicKey([7; 32]);
-pub const UPGRADE: &str = "GET /v1/worker HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+pub(crate) const HUB: PublicKey = PublicKey([9; 32]);
+pub(crate) const WALLET: PublicKey = PublicKey([7; 32]);
+pub(crate) const UPGRADE: &str = "GET /v1/worker HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
-pub const SWITCHING: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+pub(crate) const SWITCHING: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                          Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 /// Long enough for a busy machine, short enough to fail a test rather than hang it.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A hub: answers polls from a ledger of its own and hands every upgrade to the test.
-pub struct TestHub {
-    pub addr: SocketAddr,
-    pub meters: Ledger,
-    pub upgrades: mpsc::Receiver<(String, TcpStream)>,
+pub(crate) struct TestHub {
+    pub(crate) addr: SocketAddr,
+    pub(crate) meters: Ledger,
+    pub(crate) upgrades: mpsc::Receiver<(String, TcpStream)>,
     serving: JoinHandle<()>,
 }
 
 impl TestHub {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let meters = Ledger::open("sqlite::memory:").await.unwrap();
@@ -51,7 +51,7 @@ impl TestHub {
     }
 
     /// Nobody listens any more.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.serving.abort();
         let _ = self.serving.await;
     }
@@ -79,11 +79,11 @@ impl TestHub {
     }
 
     /// The next upgrade that reaches the hub.
-    pub async fn upgrade(&mut self) -> (String, TcpStream) {
+    pub(crate) async fn upgrade(&mut self) -> (String, TcpStream) {
         timeout(PATIENCE, self.upgrades.recv()).await.unwrap().unwrap()
     }
 
-    pub async fn put(&self, work_bytes: u64) {
+    pub(crate) async fn put(&self, work_bytes: u64) {
         let meter = Meter {
             hub: HUB,
             session: Hex([1; 16]),
@@ -100,24 +100,24 @@ impl TestHub {
     }
 }
 
-pub struct TestGateway {
-    pub addr: SocketAddr,
+pub(crate) struct TestGateway {
+    pub(crate) addr: SocketAddr,
     /// The operator's listener.
-    pub admin: SocketAddr,
-    pub client: Arc<rustls::ClientConfig>,
-    pub ca_pem: String,
-    pub trigger: ShutdownTrigger,
-    pub task: JoinHandle<()>,
+    pub(crate) admin: SocketAddr,
+    pub(crate) client: Arc<rustls::ClientConfig>,
+    pub(crate) ca_pem: String,
+    pub(crate) trigger: ShutdownTrigger,
+    pub(crate) task: JoinHandle<()>,
 }
 
 impl TestGateway {
-    pub async fn start(hub: SocketAddr, ledger: &Ledger, change: impl FnOnce(&mut GatewayConfig)) -> Self {
+    pub(crate) async fn start(hub: SocketAddr, ledger: &Ledger, change: impl FnOnce(&mut GatewayConfig)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::start_on(listener, vec![hub], ledger, change).await
     }
 
     /// A gateway of some hubs on a listener of the test's.
-    pub async fn start_on(
+    pub(crate) async fn start_on(
         listener: TcpListener,
         hubs: Vec<SocketAddr>,
         ledger: &Ledger,
@@ -140,13 +140,13 @@ impl TestGateway {
         Self { addr, admin, client, ca_pem: certificates.ca_pem, trigger, task }
     }
 
-    pub async fn dial(&self) -> Tls {
+    pub(crate) async fn dial(&self) -> Tls {
         let tcp = TcpStream::connect(self.addr).await.unwrap();
         wrap_client(Arc::clone(&self.client), "localhost", tcp).await.unwrap()
     }
 
     /// Sends bytes and reads the answer's status and body until the end of the connection.
-    pub async fn exchange(&self, request: &str) -> (u16, String) {
+    pub(crate) async fn exchange(&self, request: &str) -> (u16, String) {
         let mut stream = self.dial().await;
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
@@ -157,7 +157,7 @@ impl TestGateway {
     }
 
     /// What the operator is told.
-    pub async fn admin(&self, target: &str) -> (u16, String) {
+    pub(crate) async fn admin(&self, target: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.admin).await.unwrap();
         stream.write_all(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -165,13 +165,13 @@ impl TestGateway {
         parse(&answer).unwrap()
     }
 
-    pub async fn get(&self, target: &str) -> (u16, Value) {
+    pub(crate) async fn get(&self, target: &str) -> (u16, Value) {
         let (status, body) = self.exchange(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
         (status, serde_json::from_str(&body).unwrap())
     }
 
     /// Asks for a target until its answer fits.
-    pub async fn get_until(&self, target: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn get_until(&self, target: &str, fits: impl Fn(&Value) -> bool) -> Value {
         let wait = async {
             loop {
                 let (_, body) = self.get(target).await;
@@ -184,7 +184,7 @@ impl TestGateway {
         timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{target} never fitted"))
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.trigger.fire();
         timeout(PATIENCE, self.task).await.unwrap().unwrap();
     }
@@ -197,7 +197,7 @@ fn parse(answer: &str) -> Option<(u16, String)> {
 }
 
 /// A gateway with a hub that lives as long as the test.
-pub async fn pair(change: impl FnOnce(&mut GatewayConfig)) -> (TestHub, TestGateway, Ledger) {
+pub(crate) async fn pair(change: impl FnOnce(&mut GatewayConfig)) -> (TestHub, TestGateway, Ledger) {
     let hub = TestHub::start().await;
     let ledger = Ledger::open("sqlite::memory:").await.unwrap();
     let gateway = TestGateway::start(hub.addr, &ledger, change).await;
@@ -205,7 +205,7 @@ pub async fn pair(change: impl FnOnce(&mut GatewayConfig)) -> (TestHub, TestGate
 }
 
 /// A worker's and a hub's end of a splice.
-pub async fn spliced(hub: &mut TestHub, gateway: &TestGateway) -> (Tls, TcpStream) {
+pub(crate) async fn spliced(hub: &mut TestHub, gateway: &TestGateway) -> (Tls, TcpStream) {
     let mut worker = gateway.dial().await;
     worker.write_all(format!("{UPGRADE}\r\n").as_bytes()).await.unwrap();
     let (_, mut stream) = hub.upgrade().await;

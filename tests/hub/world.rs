@@ -149,14 +149,16 @@ impl World {
     }
 
     pub async fn join_as(&self, wallet: u8, worker_id: u8, host: &str, config: WsConfig) -> Result<Worker, Refuse> {
-        let mut ws = self.dial(config).await;
+        self.join_on(self.dial(config).await, wallet, worker_id, host).await
+    }
+
+    /// The same on a link that was dialled elsewhere.
+    pub async fn join_on(&self, mut ws: WsStream, wallet: u8, worker_id: u8, host: &str) -> Result<Worker, Refuse> {
         let hello = frame(&mut ws).await;
         if hello.header.kind == Kind::Refuse {
             return Err(Refuse::read(&hello).expect("a refusal"));
         }
-        let random = WorkerRandom::draw().expect("randomness");
-        let id: WorkerId = Hex([worker_id; 16]);
-        let mut shake = WorkerHandshake::new(vec![self.operator.public()], host, id, "test/1", random);
+        let mut shake = self.shake(worker_id, host);
         let auth = shake.answer(&hello, &Wallet::new(wallet), 0).expect("a good hello");
         ws.send(auth.encode()).await.expect("a link");
         let welcome = frame(&mut ws).await;
@@ -172,9 +174,21 @@ impl World {
         while timeout(Duration::from_millis(50), self.backbone.accept()).await.is_ok() {}
     }
 
+    /// A worker's side of a handshake that has not begun.
+    pub fn shake(&self, worker_id: u8, host: &str) -> WorkerHandshake {
+        let random = WorkerRandom::draw().expect("randomness");
+        let id: WorkerId = Hex([worker_id; 16]);
+        WorkerHandshake::new(vec![self.operator.public()], host, id, "test/1", random)
+    }
+
     /// The next backbone connection, after its hello.
     pub async fn accept_backbone(&self) -> BackboneEnd {
         let (stream, _) = soon(self.backbone.accept()).await.expect("a connection");
+        Self::greet(stream).await
+    }
+
+    /// Says hello on a connection of the hub, as the backbone.
+    pub async fn greet(stream: TcpStream) -> BackboneEnd {
         tcp::tune(&stream);
         let (reader, mut writer) = framed::split(Box::new(stream));
         let hello = BackboneHello { manifest: MANIFEST, hidden_size: HIDDEN };
@@ -236,10 +250,10 @@ async fn frame(ws: &mut WsStream) -> Frame {
     Frame::decode(soon(ws.recv()).await.expect("a link").expect("a message")).expect("a frame")
 }
 
-struct Wallet(SigningKey);
+pub struct Wallet(SigningKey);
 
 impl Wallet {
-    fn new(seed: u8) -> Self {
+    pub fn new(seed: u8) -> Self {
         Self(SigningKey::from_bytes(&[seed; 32]))
     }
 }
@@ -309,7 +323,7 @@ pub struct BackboneEnd {
 }
 
 impl BackboneEnd {
-    async fn opened(mut self) -> Self {
+    pub async fn opened(mut self) -> Self {
         let frame = self.recv().await.expect("SessionOpen");
         self.open = Some(SessionOpen::read(&frame).expect("SessionOpen"));
         self

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
@@ -16,6 +16,8 @@ use tokio::time::Instant;
 pub struct Faults {
     /// Connections on which nothing passed for this long are reset, as by a proxy with an idle limit.
     pub idle_limit: Option<Duration>,
+    /// The address of this machine from which the target is dialled.
+    pub source: Option<Ipv4Addr>,
 }
 
 /// Forwards to a target until it is dropped, which cuts what passes through it.
@@ -85,7 +87,11 @@ async fn serve(listener: TcpListener, target: SocketAddr, state: Arc<State>) {
 }
 
 async fn forward(near: TcpStream, target: SocketAddr, state: Arc<State>) {
-    let Ok(far) = TcpStream::connect(target).await else { return };
+    let socket = TcpSocket::new_v4().expect("a socket");
+    if let Some(source) = state.faults.source {
+        socket.bind((source, 0).into()).expect("an address of this machine");
+    }
+    let Ok(far) = socket.connect(target).await else { return };
     near.set_nodelay(true).and(far.set_nodelay(true)).expect("sockets");
     // A socket that is dropped with a linger of zero resets its connection.
     for socket in [&near, &far] {

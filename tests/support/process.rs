@@ -49,7 +49,8 @@ impl Process {
         Self::of(program(path, dir, args))
     }
 
-    fn of(mut command: Command) -> Self {
+    /// Starts a command and listens to its stdout.
+    pub fn of(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let stdout = child.stdout.take().expect("piped");
         let (sender, lines) = channel();

@@ -6,6 +6,7 @@ mod dispatch;
 mod far;
 mod ledger;
 mod speculate;
+mod splice;
 mod streams;
 
 #[cfg(feature = "gpu")]
@@ -19,4 +20,5 @@ pub use dispatch::{Cell as DispatchCell, DispatchBench, DispatchBenchError, Disp
 pub use far::Far;
 pub use ledger::{LedgerBench, LedgerBenchError, LedgerOptions, ledger};
 pub use speculate::{SpeculateBench, SpeculateOptions, speculate};
+pub use splice::{IdleBench, SpliceBench, SpliceBenchError, SpliceOptions, Way as SpliceWay, splice};
 pub use streams::{Size, StreamsBench, StreamsBenchError, StreamsOptions, streams};

@@ -100,6 +100,29 @@ pub struct BenchDispatchArgs {
     pub json: bool,
 }
 
+/// Flags of `kvasir bench splice`.
+#[derive(Debug, Args)]
+pub struct BenchSpliceArgs {
+    /// Rounds, of which the median counts.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Round trips of 12 KiB in a round.
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub pings: u32,
+    /// Messages of 1 MiB in a round, each way.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    pub messages: u32,
+    /// Idle connections through our gateway, after the rest, e.g. 5000; each takes two files here and two there.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=9000))]
+    pub idle: u16,
+    /// Seconds for which they are watched, silent and pinging.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub seconds: u16,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Flags of `kvasir bench experts`.
 #[derive(Debug, Args)]
 pub struct BenchExpertsArgs {

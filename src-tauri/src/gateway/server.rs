@@ -22,7 +22,7 @@ use super::legs::Legs;
 use super::metrics::Metrics;
 use super::permits::{Permit, Permits};
 use super::reply::Refusal;
-use super::splice::Pool;
+use super::splice::{Ahead, Pool};
 use super::subscriptions::Subscriptions;
 use super::{admin, certificate, drain, rendezvous, upgrade};
 use crate::ledger::Ledger;
@@ -174,7 +174,8 @@ impl Gateway {
     }
 
     /// TLS, and the key of a hub of ours that dials in.
-    async fn secure(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, Option<PublicKey>)> {
+    async fn secure(&self, tcp: TcpStream) -> io::Result<(TlsStream<Ahead<TcpStream>>, Option<PublicKey>)> {
+        let tcp = Ahead::new(tcp, self.upgrades.pool.clone());
         let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
         let for_hubs = self.config.hub_peer.hub_server().filter(|_| rendezvous::is_hub(&hello.client_hello()));
         match for_hubs {

@@ -5,6 +5,8 @@
 //! limit, and an idle limit holds for the whole splice. A buffer is taken from the pool only while bytes are in hand, so
 //! that thousands of idle workers cost no memory.
 
+mod ahead;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -15,6 +17,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep_until};
+
+pub use ahead::Ahead;
 
 use super::metrics::Counter;
 
@@ -103,10 +107,8 @@ impl Way {
         if self.closed {
             return Poll::Ready(Ok(()));
         }
+        let mut nothing_more = false;
         loop {
-            if let Some(buffer) = self.hand.take_if(|_| self.start == self.end) {
-                pool.give(buffer);
-            }
             if let Some(buffer) = &self.hand {
                 let left = buffer.get(self.start..self.end).unwrap_or_default();
                 let written = ready!(Pin::new(&mut *writer).poll_write(cx, left))?;
@@ -116,6 +118,9 @@ impl Way {
                 bytes.add(written as u64);
                 self.start += written;
                 (self.unflushed, *moved) = (true, true);
+                if let Some(buffer) = self.hand.take_if(|_| self.start == self.end) {
+                    pool.give(buffer);
+                }
                 continue;
             }
             if self.read_ended {
@@ -123,34 +128,43 @@ impl Way {
                 self.closed = true;
                 return Poll::Ready(Ok(()));
             }
-            let mut buffer = pool.take();
-            let mut room = ReadBuf::new(&mut buffer);
-            let read = Pin::new(&mut *reader).poll_read(cx, &mut room);
-            let got = room.filled().len();
-            match read {
-                Poll::Ready(Ok(())) if got > 0 => {
-                    (self.start, self.end, *moved) = (0, got, true);
-                    self.hand = Some(buffer);
+            if nothing_more {
+                // A flush per lull, not per write: TLS then fills its records.
+                if self.unflushed {
+                    ready!(Pin::new(&mut *writer).poll_flush(cx))?;
+                    self.unflushed = false;
                 }
-                Poll::Ready(Ok(())) => {
-                    pool.give(buffer);
-                    (self.read_ended, *moved) = (true, true);
-                }
+                return Poll::Pending;
+            }
+            nothing_more = self.fill(cx, reader, pool)?;
+            *moved |= self.hand.is_some() || self.read_ended;
+        }
+    }
+
+    /// Reads until the buffer is full, the stream has ended, or it has nothing more now, which is answered: TLS gives a
+    /// record at a time, and the other side should get more than that in one write.
+    fn fill<R: AsyncRead + Unpin>(&mut self, cx: &mut Context<'_>, reader: &mut R, pool: &Pool) -> io::Result<bool> {
+        let (mut buffer, mut filled, mut nothing_more) = (pool.take(), 0, false);
+        while filled < buffer.len() && !self.read_ended && !nothing_more {
+            let mut room = ReadBuf::new(buffer.get_mut(filled..).unwrap_or_default());
+            match Pin::new(&mut *reader).poll_read(cx, &mut room) {
+                Poll::Ready(Ok(())) => match room.filled().len() {
+                    0 => self.read_ended = true,
+                    got => filled += got,
+                },
                 Poll::Ready(Err(error)) => {
                     pool.give(buffer);
-                    return Poll::Ready(Err(error));
+                    return Err(error);
                 }
-                Poll::Pending => {
-                    pool.give(buffer);
-                    // A flush per lull, not per write: TLS then fills its records.
-                    if self.unflushed {
-                        ready!(Pin::new(&mut *writer).poll_flush(cx))?;
-                        self.unflushed = false;
-                    }
-                    return Poll::Pending;
-                }
+                Poll::Pending => nothing_more = true,
             }
         }
+        if filled > 0 {
+            (self.hand, self.start, self.end) = (Some(buffer), 0, filled);
+        } else {
+            pool.give(buffer);
+        }
+        Ok(nothing_more)
     }
 }
 

@@ -16,8 +16,8 @@ use super::loading::load_model;
 use super::{AnyError, all_threads, runtime, say, usage};
 use crate::bench;
 use crate::cli::{
-    BenchCommand, BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchLedgerArgs, Device,
-    GpuFlags,
+    BenchCommand, BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchLedgerArgs,
+    BenchSpliceArgs, Device, GpuFlags,
 };
 use crate::kernel::{CpuPath, Crew, ExpertCompute};
 
@@ -34,6 +34,7 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
         }
         BenchCommand::Dispatch(args) => bench_dispatch(args),
         BenchCommand::Ledger(args) => bench_ledger(args),
+        BenchCommand::Splice(args) => bench_splice(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -96,6 +97,18 @@ fn bench_dispatch(args: BenchDispatchArgs) -> Result<(), AnyError> {
         time: Duration::from_secs(args.seconds.into()),
     };
     show(args.json, &runtime()?.block_on(bench::dispatch(options))?)
+}
+
+/// `kvasir bench splice`.
+fn bench_splice(args: &BenchSpliceArgs) -> Result<(), AnyError> {
+    let options = bench::SpliceOptions {
+        rounds: args.rounds.into(),
+        pings: args.pings,
+        messages: args.messages,
+        idle: args.idle.into(),
+        idle_time: Duration::from_secs(args.seconds.into()),
+    };
+    show(args.json, &bench::splice(&options)?)
 }
 
 /// Kernels of so many workers.
