@@ -212,6 +212,8 @@ async fn served(model: OneLayer, positions: usize) -> (WalletStatement, u64) {
         workers: vec![compute.into()],
         remote_layers: vec![0],
         one_way: Duration::ZERO,
+        bits_per_s: None,
+        gateway: None,
         trust: TrustConfig::default(),
         cuttable: false,
     })

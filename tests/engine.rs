@@ -33,6 +33,8 @@ async fn network() -> Network {
         workers: Vec::new(),
         remote_layers: vec![0, 1, 2, 3],
         one_way: Duration::ZERO,
+        bits_per_s: None,
+        gateway: None,
         trust: TrustConfig::default(),
         cuttable: false,
     };

@@ -11,6 +11,7 @@ mod dispatch;
 mod elastic;
 mod engine;
 mod exact;
+mod figures;
 mod fleet;
 mod fuzz;
 mod gateway;

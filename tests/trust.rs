@@ -38,6 +38,8 @@ async fn decoded(model: Arc<Model>, prompt: &[u32], faults: Vec<Fault>, liars: u
         workers,
         remote_layers: (0..model.hyper.layers as u16).collect(),
         one_way: Duration::ZERO,
+        bits_per_s: None,
+        gateway: None,
         trust: TrustConfig::default(),
         cuttable: false,
     })

@@ -24,7 +24,7 @@ pub use bench::{
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs, Speculate};
 pub use experts::{ExpertFlags, ExpertsLocal};
 pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
-pub use layers::{LayerSelection, LayerSelectionError};
+pub use layers::{LayerSelection, LayerSelectionError, RemoteLayers, RemoteLayersError};
 pub use ledger::{LedgerCommand, LedgerUrl};
 pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 pub use roles::{Device, GpuFlags, Role, RoleFlags};

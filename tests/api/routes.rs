@@ -29,6 +29,8 @@ async fn a_local_request_is_served_by_no_worker_also_beside_others() {
         workers: vec![compute().into()],
         remote_layers: (0..model.hyper.layers as u16).collect(),
         one_way: Duration::ZERO,
+        bits_per_s: None,
+        gateway: None,
         trust: TrustConfig::default(),
         cuttable: false,
     };

@@ -27,6 +27,8 @@ async fn a_prefill_of_2048_rows_at_width_3072_goes_through_gateway_and_hub_in_ch
         workers: vec![hardware()],
         remote_layers: vec![0],
         one_way: Duration::ZERO,
+        bits_per_s: None,
+        gateway: None,
         cuttable: false,
         trust: TrustConfig::default(),
     })

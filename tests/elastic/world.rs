@@ -69,6 +69,8 @@ impl Stream {
             workers,
             remote_layers: vec![0, 1, 2, 3],
             one_way: Duration::ZERO,
+            bits_per_s: None,
+            gateway: None,
             cuttable: true,
             trust: TrustConfig::default(),
         };

@@ -22,6 +22,8 @@ pub(super) async fn far(workers: usize) -> (Network, Arc<Backbone>) {
         workers: (0..workers).map(|_| kernel().into()).collect(),
         remote_layers: vec![0, 1, 2, 3],
         one_way: ONE_WAY,
+        bits_per_s: None,
+        gateway: None,
         trust: grown_up(),
         cuttable: true,
     };
@@ -112,7 +114,7 @@ async fn a_long_prompt_holds_streams_in_lanes_up_for_one_chunk_at_most_and_none_
 #[test]
 fn the_bench_of_many_streams_finds_the_tokens_of_the_local_run() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["bench", "decode", "--streams", "2,8", "--rtt", "4", "--tokens", "12", "--json"];
+    let args = ["bench", "decode", "--streams", "2,8", "--rtt", "4", "--tokens", "12", "--rounds", "2", "--json"];
     let (code, said, complained) = ended(dir.path(), &args);
     assert_eq!(code, Some(0), "{complained}");
     let found: Value = serde_json::from_str(&said).expect("one JSON document on stdout and nothing else");
@@ -121,6 +123,7 @@ fn the_bench_of_many_streams_finds_the_tokens_of_the_local_run() {
         assert_eq!((&size["streams"], &size["streams_identical"]), (&streams.into(), &streams.into()));
         let figure = |name: &str| size[name].as_f64().unwrap();
         assert!(figure("remote_tok_per_s") > 0.0 && figure("lanes") > 0.5 && figure("idle_share") <= 1.0, "{size}");
+        assert!(figure("wire_bytes_per_token") > 0.0 && size["of_local"].as_array().unwrap().len() == 2, "{size}");
         assert!(figure("gap_p50_ms") >= 4.0 * 4.0, "a token needs four round trips: {size}");
     }
 }

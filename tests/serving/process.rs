@@ -1,7 +1,7 @@
 //! The served program as others meet it: OpenAI's own client, curl, and two minutes of a crowd.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -149,6 +149,28 @@ fn bench_measures_batches() {
         assert_eq!((&found["phase"], found["batches"].as_array().map(Vec::len)), (&json!(phase), Some(2)));
         assert!(found["batches"][1]["tok_per_s"].as_f64() > Some(0.0), "{found}");
     }
+}
+
+#[test]
+fn bench_measures_steps_through_a_worker_of_another_process() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let rows = ["bench", "dispatch", "--rows", "1,8", "--rtt", "0", "--layers", "2", "--seconds", "0", "--json"];
+    let outside = ["--outside", "1", "--listen", "127.0.0.1:0", "--invitation", "invitation.txt"];
+    let mut command = kvasir(dir.path(), &[&rows[..], &outside].concat());
+    let bench = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("bench runs");
+    let invitation = dir.path().join("invitation.txt");
+    let start = Instant::now();
+    while !invitation.exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "no invitation");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let worker = ["--headless", "worker", "--join", "invitation.txt", "--state", "worker", "--device", "cpu"];
+    let _worker = Process::start(dir.path(), &worker);
+    let output = bench.wait_with_output().expect("bench ends");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!((&found["workers"], found["cells"].as_array().map(Vec::len)), (&json!(1), Some(2)));
+    assert!(found["cells"][1]["assignments_remote"].as_u64() > Some(0), "{found}");
 }
 
 #[test]

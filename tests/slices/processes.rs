@@ -1,5 +1,5 @@
-//! Real processes: a worker killed in the middle of its download, a backbone that must not hold what it lends, and one
-//! that computes no experts itself.
+//! Real processes: a worker killed in the middle of its download, and backbones: one that must not hold what it lends,
+//! one that computes no experts itself, one that decides itself what it lends.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -152,4 +152,40 @@ async fn a_backbone_does_not_hold_the_experts_that_it_lends_nor_reads_them_all_a
     assert!(start < experts, "{start} bytes at the start");
     // Beside the cache there is what an allocator keeps for each of a dozen threads: up to 40 MiB, whatever was lent.
     assert!(grown < CACHE + experts / 2, "{grown} bytes more than at the start");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backbone_told_its_memory_keeps_the_layers_that_fit_and_says_what_the_others_cost() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let expected = local_text(dir.path(), &[]);
+    let model = kvasir::model::embedded().expect("a model");
+    let layer: usize = model.weights.layers[0].experts.iter().map(|e| e.to_bytes().len()).sum();
+    let memory = (2 * layer + layer / 2).to_string();
+    let fleet = fleet_with(dir.path(), "", &["--remote-layers", "auto", "--experts-memory", &memory]);
+    let client = client(&dir.path().join("kvasir-state/gateway/trial-ca.pem"));
+    let status = async || -> Value {
+        let answer = client.get(format!("{}/status", fleet.api)).send().await.expect("an answer");
+        serde_json::from_str(&answer.text().await.expect("a body")).expect("JSON")
+    };
+    let before = status().await;
+    assert_eq!(before["placement"]["round_trips_per_token"], 0, "nobody is there: {before}");
+
+    let gateway = format!("wss://{}", fleet.public);
+    let mut worker = Process::start(dir.path(), &worker_args(&fleet, &gateway, "worker"));
+    worker.after("serving ");
+    let joined = Instant::now();
+    let status = loop {
+        let status = status().await;
+        if status["placement"]["round_trips_per_token"] == 2 {
+            break status;
+        }
+        assert!(joined.elapsed() < Duration::from_secs(20), "{status}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let away: Vec<_> = status["placement"]["away"].as_array().expect("layers").iter().map(|l| &l["layer"]).collect();
+    assert_eq!(away, [2, 3], "of equals the first stay: {status}");
+    assert!(status["placement"]["why"].as_str().is_some_and(|why| why.starts_with("2 of 4 layers stay")), "{status}");
+    assert!(status["placement"]["round_trip_ms_per_token"].as_f64().is_some_and(|ms| ms > 0.0), "{status}");
+    let (code, _, body) = ask(&client, &fleet).await;
+    assert_eq!((code, text(&body)), (200, expected.as_str()));
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::decode::p50_ms;
-use super::far::Far;
+use super::far::{Far, Outside};
 use crate::demo::DemoError;
 use crate::demo::network::Network;
 use crate::dispatch::{Counts, Dispatch, DispatchError, LocalDispatch, Mode, MoeStep, Route, StepSums};
@@ -20,6 +20,8 @@ use crate::kernel::ExpertCompute;
 use crate::model::Model;
 use crate::types::GenerationId;
 
+/// Digits that tell builds apart.
+const BUILD_DIGITS: usize = 16;
 /// Fewest passes behind a median.
 const PASSES_MIN: usize = 3;
 
@@ -29,8 +31,10 @@ pub struct DispatchOptions {
     pub model: Arc<Model>,
     /// The backbone's kernel, and the one that is measured alone.
     pub compute: Arc<dyn ExpertCompute>,
-    /// One worker each.
+    /// One worker each, unless they are outside.
     pub workers: Vec<Arc<dyn ExpertCompute>>,
+    /// Workers that come from elsewhere; then there is one round trip, which is theirs and is only subtracted.
+    pub outside: Option<Outside>,
     /// Rows of a step, one measurement each.
     pub rows: Vec<usize>,
     /// Round trips between workers and gateway, one measurement each.
@@ -46,6 +50,8 @@ pub struct DispatchOptions {
 pub struct DispatchBench {
     /// The program's version.
     pub version: &'static str,
+    /// Which build of it: the start of the program file's BLAKE3 digest, as `b3sum` prints it.
+    pub build: String,
     /// Model name.
     pub model: String,
     /// Width of a row.
@@ -94,6 +100,9 @@ pub enum DispatchBenchError {
     /// A step.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
+    /// The program's own file.
+    #[error("cannot read the running program's file, by which figures are kept apart: {0}")]
+    Program(std::io::Error),
     /// More layers than the model has.
     #[error("expected at most {limit} layers, got {got}: ask for fewer with --layers")]
     Layers {
@@ -131,7 +140,7 @@ pub enum DispatchBenchError {
 /// # Errors
 /// A network that does not come up, a step that fails, or sums or workers other than expected.
 pub async fn dispatch(options: DispatchOptions) -> Result<DispatchBench, DispatchBenchError> {
-    let DispatchOptions { model, compute, workers, rows, round_trips, layers, time } = options;
+    let DispatchOptions { model, compute, workers, outside, rows, round_trips, layers, time } = options;
     let (hyper, limit) = (&model.hyper, model.hyper.layers);
     let most = layers.iter().copied().max().unwrap_or(0);
     if usize::from(most) > limit {
@@ -141,7 +150,16 @@ pub async fn dispatch(options: DispatchOptions) -> Result<DispatchBench, Dispatc
     let mut cells = Vec::new();
     for rtt in round_trips {
         let (model, compute, workers) = (Arc::clone(&model), Arc::clone(&compute), workers.clone());
-        let far = Far { model, compute, workers, remote_layers: (0..most).collect(), one_way: rtt / 2 };
+        let outside = outside.clone();
+        let far = Far {
+            model,
+            compute,
+            workers,
+            remote_layers: (0..most).collect(),
+            one_way: rtt / 2,
+            bits_per_s: None,
+            outside,
+        };
         let network = far.start().await?;
         for count in &layers {
             for rows in &rows {
@@ -153,13 +171,20 @@ pub async fn dispatch(options: DispatchOptions) -> Result<DispatchBench, Dispatc
     }
     Ok(DispatchBench {
         version: env!("CARGO_PKG_VERSION"),
+        build: build()?,
         model: model.name.clone(),
         hidden: hyper.hidden_size,
         experts_per_row: hyper.experts_per_token,
-        workers: workers.len(),
+        workers: outside.map_or(workers.len(), |outside| outside.workers),
         device: compute.device(),
         cells,
     })
+}
+
+/// The start of the digest of the running program's file.
+fn build() -> Result<String, DispatchBenchError> {
+    let file = std::env::current_exe().and_then(std::fs::read).map_err(DispatchBenchError::Program)?;
+    Ok(blake3::hash(&file).to_hex().chars().take(BUILD_DIGITS).collect())
 }
 
 /// The steps of some rows, one per layer.

@@ -17,7 +17,7 @@ pub use crate::kernel::bench::{
 pub use batch::{BatchBench, BatchOptions, Phase, batches};
 pub use decode::{DecodeBench, DecodeOptions, decode};
 pub use dispatch::{Cell as DispatchCell, DispatchBench, DispatchBenchError, DispatchOptions, dispatch};
-pub use far::Far;
+pub use far::{Far, Outside};
 pub use ledger::{LedgerBench, LedgerBenchError, LedgerOptions, ledger};
 pub use speculate::{SpeculateBench, SpeculateOptions, speculate};
 pub use splice::{IdleBench, SpliceBench, SpliceBenchError, SpliceOptions, Way as SpliceWay, splice};

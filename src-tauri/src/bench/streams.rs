@@ -1,7 +1,8 @@
 //! Many streams through the scheduler, locally and through far workers: what waits cost when there is other work.
 //!
-//! Figures are of the time in which all streams decode: from the first token of the last of them to the first end. The
-//! bound is what no scheduler can pass: the local aggregate, and every stream's own round trips and step.
+//! Figures are of the time in which all streams decode: from the first token of the last of them to the first end; local
+//! and remote runs alternate, and medians are shown. The bound is what no scheduler can pass: the local aggregate, and
+//! every stream's own round trips and step.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -30,6 +31,8 @@ pub struct StreamsOptions {
     pub streams: Vec<usize>,
     /// New tokens of each stream.
     pub tokens: usize,
+    /// Pairs of runs of each size, at least one.
+    pub rounds: usize,
 }
 
 /// What was found.
@@ -47,6 +50,10 @@ pub struct StreamsBench {
     pub prompt_tokens: usize,
     /// New tokens of each stream.
     pub tokens: usize,
+    /// Pairs of runs behind each median.
+    pub rounds: usize,
+    /// The backbone's hardware.
+    pub device: String,
     /// A local step of one stream.
     pub local_step_ms: f64,
     /// One per number of streams.
@@ -66,6 +73,10 @@ pub struct Size {
     pub bound_tok_per_s: f64,
     /// Remote by bound.
     pub of_bound: f64,
+    /// Remote by local, of the pairs of runs.
+    pub of_local: Vec<f64>,
+    /// Bytes of work frames both ways, per token.
+    pub wire_bytes_per_token: f64,
     /// Steps under way at once, on average.
     pub lanes: f64,
     /// Share of the time in which the backbone computed nothing.
@@ -74,7 +85,7 @@ pub struct Size {
     pub gap_p50_ms: f64,
     /// The same that one gap in a hundred exceeds.
     pub gap_p99_ms: f64,
-    /// Streams whose tokens are those of the local run.
+    /// Streams whose tokens are those of the local run, in every round.
     pub streams_identical: usize,
 }
 
@@ -151,7 +162,7 @@ struct Run {
 /// # Errors
 /// A network that does not come up, or streams that fail.
 pub async fn streams(options: StreamsOptions) -> Result<StreamsBench, StreamsBenchError> {
-    let StreamsOptions { far, streams, tokens } = options;
+    let StreamsOptions { far, streams, tokens, rounds } = options;
     let (network, model) = (far.start().await?, Arc::clone(&far.model));
     let local = LocalDispatch::new(Arc::clone(&model), Arc::clone(&far.compute), Mode::Exact);
     let backbone = |dispatch| Backbone::new(Arc::clone(&model), dispatch).map(Arc::new).map_err(DemoError::from);
@@ -162,9 +173,14 @@ pub async fn streams(options: StreamsOptions) -> Result<StreamsBench, StreamsBen
     let laps_s = far.remote_layers.len() as f64 * far.rtt_ms() / 1e3;
     let mut sizes = Vec::with_capacity(streams.len());
     for streams in streams {
-        let (near, far) = (run(&local, streams, tokens).await?, run(&remote, streams, tokens).await?);
-        let bound = near.tok_per_s.min(streams as f64 / (laps_s + local_step_s));
-        sizes.push(Size::of(&near, far, bound));
+        let mut pairs = Vec::with_capacity(rounds);
+        let before = network.dispatch.counts().raw_bytes;
+        for _ in 0..rounds.max(1) {
+            pairs.push((run(&local, streams, tokens).await?, run(&remote, streams, tokens).await?));
+        }
+        let rows = pairs.len() * streams * (QUESTION_TOKENS + tokens - 1);
+        let bytes = (network.dispatch.counts().raw_bytes - before) as f64 / rows as f64;
+        sizes.push(Size::of(pairs, bytes, streams as f64 / (laps_s + local_step_s)));
     }
     network.stop().await?;
     Ok(StreamsBench {
@@ -174,6 +190,8 @@ pub async fn streams(options: StreamsOptions) -> Result<StreamsBench, StreamsBen
         workers: far.workers.len(),
         prompt_tokens: QUESTION_TOKENS,
         tokens,
+        rounds,
+        device: far.compute.device(),
         local_step_ms: local_step_s * 1e3,
         sizes,
     })
@@ -257,23 +275,39 @@ impl Window {
 }
 
 impl Size {
-    fn of(near: &Run, mut far: Run, bound: f64) -> Self {
-        far.gaps.sort_unstable();
+    /// Local and remote runs by turns; `alone` is what the streams would give if nobody else took time.
+    fn of(pairs: Vec<(Run, Run)>, wire_bytes_per_token: f64, alone: f64) -> Self {
+        let same = |n: &usize| pairs.iter().all(|(near, far)| near.streams[*n] == far.streams[*n]);
+        let streams = pairs.first().map_or(0, |(near, _)| near.streams.len());
+        let streams_identical = (0..streams).filter(same).count();
+        let of_local = pairs.iter().map(|(near, far)| far.tok_per_s / near.tok_per_s).collect();
+        let (mut near, mut far): (Vec<Run>, Vec<Run>) = pairs.into_iter().unzip();
+        let median = |of: fn(&Run) -> f64, runs: &mut [Run]| {
+            runs.sort_by(|a, b| of(a).total_cmp(&of(b)));
+            runs.get(runs.len() / 2).map_or(0.0, of)
+        };
+        let local_tok_per_s = median(|run| run.tok_per_s, &mut near);
+        let remote_tok_per_s = median(|run| run.tok_per_s, &mut far);
+        let bound_tok_per_s = local_tok_per_s.min(alone);
+        let mut gaps: Vec<Duration> = far.iter().flat_map(|run| run.gaps.iter().copied()).collect();
+        gaps.sort_unstable();
         let gap_ms = |part: f64| {
-            let index = (part * far.gaps.len() as f64) as usize;
-            far.gaps.get(index).map_or(0.0, |gap| gap.as_secs_f64() * 1e3)
+            let index = (part * gaps.len() as f64) as usize;
+            gaps.get(index).map_or(0.0, |gap| gap.as_secs_f64() * 1e3)
         };
         Self {
-            streams: far.streams.len(),
-            local_tok_per_s: near.tok_per_s,
-            remote_tok_per_s: far.tok_per_s,
-            bound_tok_per_s: bound,
-            of_bound: far.tok_per_s / bound,
-            lanes: far.lanes,
-            idle_share: far.idle_share,
+            streams,
+            local_tok_per_s,
+            remote_tok_per_s,
+            bound_tok_per_s,
+            of_bound: remote_tok_per_s / bound_tok_per_s,
+            of_local,
+            wire_bytes_per_token,
+            lanes: median(|run| run.lanes, &mut far),
+            idle_share: median(|run| run.idle_share, &mut far),
             gap_p50_ms: gap_ms(0.5),
             gap_p99_ms: gap_ms(0.99),
-            streams_identical: near.streams.iter().zip(&far.streams).filter(|(near, far)| near == far).count(),
+            streams_identical,
         }
     }
 }
@@ -289,7 +323,7 @@ impl fmt::Display for StreamsBench {
             write!(
                 f,
                 "\n  {:4} streams  local {:8.1} tok/s  remote {:8.1} tok/s, {:.2} of its bound {:8.1}\n                \
-                 {:.1} lanes, idle {:.0} %, a token every {:.0} ms (p99 {:.0} ms), {} streams identical",
+                 {:.1} lanes, idle {:.0} %, a token every {:.0} ms (p99 {:.0} ms), {:.0} wire bytes each, {} streams identical",
                 size.streams,
                 size.local_tok_per_s,
                 size.remote_tok_per_s,
@@ -299,6 +333,7 @@ impl fmt::Display for StreamsBench {
                 100.0 * size.idle_share,
                 size.gap_p50_ms,
                 size.gap_p99_ms,
+                size.wire_bytes_per_token,
                 size.streams_identical
             )?;
         }

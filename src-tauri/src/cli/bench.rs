@@ -1,5 +1,6 @@
 //! `kvasir bench …`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -25,6 +26,9 @@ pub struct BenchDecodeArgs {
     /// Round-trip time to add between workers and gateway, in milliseconds.
     #[arg(long, default_value_t = 0.0)]
     pub rtt: f64,
+    /// What that line carries each way, in Mbit/s; no limit when absent.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub mbit: Option<u32>,
     /// Streams at once through the scheduler, e.g. 16,64,256, locally and remote.
     #[arg(long, value_delimiter = ',', conflicts_with = "batch", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub streams: Vec<u16>,
@@ -37,7 +41,7 @@ pub struct BenchDecodeArgs {
     /// Text that --speculate continues (repeatable).
     #[arg(long, requires = "speculate", default_value = DEMO_PROMPT)]
     pub prompt: Vec<String>,
-    /// Threads; all processors when absent.
+    /// Threads of the backbone and of each worker; all processors and one when absent.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// Measurements of each size, of which the median counts.
@@ -89,6 +93,15 @@ pub struct BenchDispatchArgs {
     /// Workers.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
+    /// Instead of workers of its own: so many of other machines, which join with --invitation; --rtt is then their way's.
+    #[arg(long, requires_all = ["listen", "invitation"], conflicts_with = "workers", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub outside: Option<u16>,
+    /// With --outside: address that these workers reach.
+    #[arg(long, value_name = "ADDRESS", requires = "outside")]
+    pub listen: Option<SocketAddr>,
+    /// With --outside: file that their join code is written to.
+    #[arg(long, value_name = "FILE", requires = "outside")]
+    pub invitation: Option<PathBuf>,
     /// Threads of the kernels; all processors when absent.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,

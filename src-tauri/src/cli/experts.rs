@@ -4,14 +4,18 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::LayerSelection;
+use super::RemoteLayers;
 
 /// Flags about experts.
 #[derive(Debug, Default, Args)]
 pub struct ExpertFlags {
-    /// backbone: layers whose experts may be computed by workers.
+    /// backbone: layers whose experts may be computed by workers; auto: those that memory here does not take.
     #[arg(long)]
-    pub remote_layers: Option<LayerSelection>,
+    pub remote_layers: Option<RemoteLayers>,
+    /// backbone: with --remote-layers auto, memory for the experts that stay, e.g. 20GiB; what the machine has left
+    /// when absent.
+    #[arg(long, value_name = "BYTES")]
+    pub experts_memory: Option<String>,
     /// backbone: memory for experts that workers hold and that are computed here now and then, e.g. 512MiB.
     #[arg(long, value_name = "BYTES")]
     pub expert_cache: Option<String>,

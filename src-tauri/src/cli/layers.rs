@@ -10,6 +10,45 @@ pub enum LayerSelection {
     Ranges(Vec<(u16, u16)>),
 }
 
+/// Which layers a backbone lends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RemoteLayers {
+    /// These.
+    Chosen(LayerSelection),
+    /// Those whose experts its memory does not take.
+    Auto,
+}
+
+impl Default for RemoteLayers {
+    fn default() -> Self {
+        Self::Chosen(LayerSelection::All)
+    }
+}
+
+impl std::str::FromStr for RemoteLayers {
+    type Err = RemoteLayersError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse().map(Self::Chosen).map_err(|LayerSelectionError { got }| RemoteLayersError { got })
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for RemoteLayers {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A text that says not which layers a backbone lends.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("expected auto, all, a layer such as 0, or ranges such as 0-3,7; got {got:?}")]
+pub struct RemoteLayersError {
+    got: String,
+}
+
 /// A text that selects no layers.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("expected all, a layer such as 0, or ranges such as 0-3,7; got {got:?}")]
@@ -69,7 +108,10 @@ mod tests {
         assert_eq!("0-3".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0, 1, 2, 3]));
         assert_eq!("3,0-1,1".parse::<LayerSelection>().unwrap().resolve(4), Ok(vec![0, 1, 3]));
         assert_eq!("0-4".parse::<LayerSelection>().unwrap().resolve(4), Err(4));
-        for wrong in ["", "x", "3-1", "1-", "-1", "70000"] {
+        assert_eq!("auto".parse(), Ok(RemoteLayers::Auto));
+        assert_eq!("0-1".parse(), Ok(RemoteLayers::Chosen(LayerSelection::Ranges(vec![(0, 1)]))));
+        assert!("automatic".parse::<RemoteLayers>().unwrap_err().to_string().starts_with("expected auto, all,"));
+        for wrong in ["", "x", "auto", "3-1", "1-", "-1", "70000"] {
             assert!(wrong.parse::<LayerSelection>().is_err(), "{wrong:?}");
         }
     }

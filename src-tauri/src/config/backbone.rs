@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use super::{BACKBONE_API, BACKBONE_LISTEN, ConfigError, File, Peers, Trust, bytes, experts, peers, state};
-use crate::cli::{ExpertsLocal, LayerSelection, RoleFlags, Speculate};
+use crate::cli::{ExpertsLocal, RemoteLayers, RoleFlags, Speculate};
 use crate::model::BlockType;
 
 /// How the backbone's API serves.
@@ -39,7 +39,9 @@ pub struct Backbone {
     /// Keys of the API and their usage.
     pub state: PathBuf,
     /// Layers that workers may hold.
-    pub remote_layers: LayerSelection,
+    pub remote_layers: RemoteLayers,
+    /// Bytes for the experts that stay, if said.
+    pub experts_memory: Option<u64>,
     /// Bytes for experts of these layers, if said.
     pub expert_cache_bytes: Option<u64>,
     /// Whether those that no worker brings are computed here.
@@ -73,6 +75,7 @@ impl Backbone {
             },
             state: state(flags, file.state, "backbone"),
             remote_layers: flags.holding.remote_layers.clone().or(file.remote_layers).unwrap_or_default(),
+            experts_memory: bytes("--experts-memory", flags.holding.experts_memory.as_ref(), file.experts_memory)?,
             expert_cache_bytes: bytes("--expert-cache", flags.holding.expert_cache.as_ref(), file.expert_cache)?,
             experts_local: flags.holding.experts_local.or(file.experts_local) != Some(ExpertsLocal::None),
             trust: Trust::new(&flags.trust, audit, file.trusted_layers, file.trusted_wallets),

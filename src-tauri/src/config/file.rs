@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{Audit, ConfigError};
-use crate::cli::{AdmissionMode, Device, ExpertsLocal, LayerSelection, Speculate};
+use crate::cli::{AdmissionMode, Device, ExpertsLocal, LayerSelection, RemoteLayers, Speculate};
 use crate::types::PublicKey;
 
 /// Largest configuration file: far more than all keys need.
@@ -38,7 +38,8 @@ pub(super) struct BackboneTable {
     pub speculate: Option<Speculate>,
     pub new_tokens_max: Option<NonZeroUsize>,
     pub state: Option<PathBuf>,
-    pub remote_layers: Option<LayerSelection>,
+    pub remote_layers: Option<RemoteLayers>,
+    pub experts_memory: Option<String>,
     pub trusted_layers: Option<LayerSelection>,
     pub trusted_wallets: Option<Vec<PublicKey>>,
     pub expert_cache: Option<String>,

@@ -28,6 +28,7 @@ use crate::model::{ManifestError, Model, TokenizerError};
 use crate::net::peer::PeerError;
 use crate::net::tls::TlsError;
 use crate::types::{NanoKvr, units};
+use crate::wire::invite::InviteError;
 use crate::worker::Hardware;
 use chaos::Chaos;
 use decode::{Comparison, Decode};
@@ -85,6 +86,8 @@ pub enum DemoError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     #[error(transparent)]
+    Invite(#[from] InviteError),
+    #[error(transparent)]
     Tls(#[from] TlsError),
     #[error(transparent)]
     Peer(#[from] PeerError),
@@ -114,6 +117,8 @@ pub async fn run(options: DemoOptions, mut progress: impl FnMut(usize)) -> Resul
         workers: options.workers,
         remote_layers: options.remote_layers.clone(),
         one_way: options.one_way,
+        bits_per_s: None,
+        gateway: None,
         cuttable: options.chaos.is_some(),
         trust: TrustConfig::default(),
     })

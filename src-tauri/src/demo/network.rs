@@ -1,6 +1,6 @@
 //! All four roles in one process, on loopback, with throw-away keys: real listeners, real TLS, real accounts.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +47,10 @@ pub struct NetworkOptions {
     pub remote_layers: Vec<u16>,
     /// Delay between the workers and the gateway, each way.
     pub one_way: Duration,
+    /// What the line carries each way; as much as it can when absent.
+    pub bits_per_s: Option<u64>,
+    /// Where the gateway listens; on loopback when absent.
+    pub gateway: Option<SocketAddr>,
     /// What the backbone demands of the workers.
     pub trust: TrustConfig,
     /// Whether [`Network::kill`] is going to be used: each worker's link then passes a forwarder that can be cut.
@@ -80,8 +84,8 @@ pub struct Network {
     state: TempDir,
 }
 
-async fn listen() -> Result<(TcpListener, SocketAddr), DemoError> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
+async fn listen(at: Option<SocketAddr>) -> Result<(TcpListener, SocketAddr), DemoError> {
+    let listener = TcpListener::bind(at.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into())).await?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
@@ -101,7 +105,8 @@ impl Network {
     /// As [`Network::start`].
     pub async fn start_with(options: NetworkOptions, waits: Waits) -> Result<Self, DemoError> {
         let state = TempDir::with_prefix("kvasir-demo-")?;
-        let certificates = TrialCertificates::generate(&[HOST])?;
+        let host = options.gateway.map_or_else(|| HOST.to_owned(), |at| at.ip().to_string());
+        let certificates = TrialCertificates::generate(&[&host])?;
         let ca = state.path().join("ca.pem");
         std::fs::write(&ca, &certificates.ca_pem)?;
         let mut roles = Vec::new();
@@ -112,7 +117,7 @@ impl Network {
 
         let keys = || KeyPair::generate().map_err(DemoError::Random);
         let (backbone_key, hub_key, gateway_key) = (keys()?, keys()?, keys()?);
-        let (backbone_listener, backbone) = listen().await?;
+        let (backbone_listener, backbone) = listen(None).await?;
         let config = RemoteConfig {
             peers: PeerSecurity::pinned(&backbone_key, &[hub_key.public()])?,
             deadlines: waits.deadlines,
@@ -129,12 +134,12 @@ impl Network {
         }));
 
         let operator = keys()?;
-        let (hub_listener, hub) = listen().await?;
+        let (hub_listener, hub) = listen(None).await?;
         let config = HubConfig {
             backbone_peer: PeerSecurity::pinned(&hub_key, &[backbone_key.public()])?,
             gateway_peer: PeerSecurity::pinned(&hub_key, &[gateway_key.public()])?,
             timing: waits.hub,
-            ..HubConfig::new(backbone.to_string(), vec![HOST.to_owned()], state.path().join("quarantine"))
+            ..HubConfig::new(backbone.to_string(), vec![host.clone()], state.path().join("quarantine"))
         };
         let not_after = SystemClock::default().unix_ms() / 1000 + CERTIFICATE_S;
         let hub_signs = keys()?;
@@ -146,7 +151,7 @@ impl Network {
             Box::pin(async move { Ok(hub::serve(hub_listener, config, identity, hub_meters, shutdown).await?) })
         }));
 
-        let (gateway_listener, gateway) = listen().await?;
+        let (gateway_listener, gateway) = listen(options.gateway).await?;
         let endpoint = HubEndpoint { addr: hub };
         let server = tls::server_config_from_pem(&certificates.cert_pem, &certificates.key_pem)?;
         let config = GatewayConfig {
@@ -165,11 +170,12 @@ impl Network {
 
         let ways = Ways {
             gateway,
-            host: HOST,
+            host: host.clone(),
             ca,
             operator: operator.public(),
             one_way: options.one_way,
-            has_line: options.cuttable || !options.one_way.is_zero(),
+            bits_per_s: options.bits_per_s,
+            has_line: options.cuttable || !options.one_way.is_zero() || options.bits_per_s.is_some(),
         };
         let mut workers = Vec::new();
         for (index, hardware) in options.workers.into_iter().enumerate() {
@@ -183,7 +189,7 @@ impl Network {
             )?))
             .no_proxy()
             .build()?;
-        let public = format!("https://{HOST}:{}", gateway.port());
+        let public = format!("https://{host}:{}", gateway.port());
         let ca_pem = certificates.ca_pem;
         let hub = hub_name;
         Ok(Self { dispatch, workers, ways, roles, client, public, operator, ca_pem, hub, meters, accounts, state })

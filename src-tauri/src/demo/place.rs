@@ -34,13 +34,15 @@ pub(super) struct Ways {
     /// Where the gateway listens.
     pub gateway: SocketAddr,
     /// The name in its certificate.
-    pub host: &'static str,
+    pub host: String,
     /// Who signed it.
     pub ca: PathBuf,
     /// Whose hubs are trusted.
     pub operator: PublicKey,
     /// Delay on the line, each way.
     pub one_way: Duration,
+    /// What the line carries each way, if that is limited.
+    pub bits_per_s: Option<u64>,
     /// Whether there is a line between worker and gateway that can be cut.
     pub has_line: bool,
 }
@@ -75,10 +77,10 @@ impl Place {
 
     /// Starts the worker, which must not run; a line that went dark closes once the new one is there.
     pub async fn start(&mut self) -> Result<(), DemoError> {
-        let Ways { gateway, host, ca, operator, one_way, has_line } = self.ways.clone();
+        let Ways { gateway, host, ca, operator, one_way, bits_per_s, has_line } = self.ways.clone();
         let (port, line) = if has_line {
             let near = TcpListener::bind("127.0.0.1:0").await?;
-            (near.local_addr()?.port(), Some(delay::Line::start(near, gateway, one_way)))
+            (near.local_addr()?.port(), Some(delay::Line::start(near, gateway, one_way, bits_per_s)))
         } else {
             (gateway.port(), None)
         };

@@ -124,6 +124,8 @@ pub async fn run(
         workers: options.workers,
         remote_layers: options.remote_layers,
         one_way: options.one_way,
+        bits_per_s: None,
+        gateway: None,
         cuttable: true,
         trust: TrustConfig::default(),
     })

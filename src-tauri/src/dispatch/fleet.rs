@@ -30,7 +30,7 @@ use leasing::LEVEL_EVERY;
 pub(super) use member::FetchRefused;
 use member::Member;
 pub(super) use routes::{Holder, Routes};
-pub use view::{NotReady, WorkerView};
+pub use view::{LayerView, NotReady, WorkerView};
 
 /// Pause before placing, so that workers that arrive together are placed together.
 const GATHERING: Duration = Duration::from_millis(50);
@@ -135,6 +135,12 @@ impl Fleet {
     /// Whether workers may hold experts of this layer.
     pub fn is_remote(&self, layer: u16) -> bool {
         self.goods.layers.iter().any(|size| size.layer == layer)
+    }
+
+    /// The layers that workers may hold, as they are asked for now.
+    pub fn layer_views(&self) -> Vec<LayerView> {
+        let routes = self.routes();
+        self.goods.layers.iter().map(|size| LayerView::of(size.layer, size.experts.into(), &routes)).collect()
     }
 
     /// Where requests go now.

@@ -34,9 +34,9 @@ pub use audit::{AuditPolicy, Draws, Look, RATE_MIN, Seniority};
 pub use counters::Counts;
 pub use estimate::{DeadlineRule, Measured};
 pub use experts::ModelExperts;
-pub use fleet::{NotReady, WorkerView};
+pub use fleet::{LayerView, NotReady, WorkerView};
 pub use local::{LocalDispatch, Mode};
-pub use placement::Rules as PlacementRules;
+pub use placement::{Division, LayerSize, Rules as PlacementRules, divide};
 pub use remote::{RemoteConfig, RemoteDispatch};
 pub use trust::{Bounds, TrustConfig};
 

@@ -10,6 +10,7 @@
 //! on one worker; when the experts are of one size and the memory suffices, every one is owned; what is held already
 //! stays where it is, unless shares have grown far apart, and then a bounded number of bytes moves at a time.
 
+mod division;
 mod level;
 mod numbering;
 mod owners;
@@ -18,7 +19,9 @@ mod table;
 
 use std::time::Duration;
 
+use crate::model::{ExpertWeights, LayerWeights};
 use crate::wire::Slice;
+pub use division::{Division, divide};
 pub use numbering::Numbering;
 use table::Table;
 
@@ -31,6 +34,22 @@ pub struct LayerSize {
     pub experts: u16,
     /// Stored bytes of one expert.
     pub expert_bytes: u64,
+}
+
+impl LayerSize {
+    /// A layer of a model; `None` where it has more experts than can be numbered.
+    #[must_use]
+    pub fn of(layer: u16, weights: &LayerWeights) -> Option<Self> {
+        let bytes = |expert: &ExpertWeights| expert.shape().bytes() as u64;
+        let expert_bytes = weights.experts.iter().map(bytes).max().unwrap_or(0);
+        Some(Self { layer, experts: u16::try_from(weights.experts.len()).ok()?, expert_bytes })
+    }
+
+    /// Stored bytes of all its experts.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.expert_bytes.saturating_mul(self.experts.into())
+    }
 }
 
 /// What a worker can hold, how fast it answers, and what it holds so far.

@@ -14,7 +14,7 @@ use super::batch::{Asking, Round, Wanted};
 use super::counters::{Counters, Counts};
 use super::estimate::DeadlineRule;
 use super::exact::{Form, OpenStep, Part};
-use super::fleet::{Fleet, Goods, NotReady, WorkerView};
+use super::fleet::{Fleet, Goods, LayerView, NotReady, WorkerView};
 use super::here::{Computed, Computing, Here, joined};
 use super::placement::{LayerSize, Rules};
 use super::request::{Asked, Failure, Request};
@@ -154,6 +154,12 @@ impl RemoteDispatch {
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerView> {
         self.shared.fleet.views(self.shared.work_bytes())
+    }
+
+    /// The layers that workers may hold, as they are asked for now.
+    #[must_use]
+    pub fn layers(&self) -> Vec<LayerView> {
+        self.shared.fleet.layer_views()
     }
 
     /// The model's experts on this machine.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::placement::LayerSize;
-use crate::model::{ExpertWeights, LayerWeights, Manifest, Model};
+use crate::model::{LayerWeights, Manifest, Model};
 use crate::types::Digest;
 use crate::wire::chunk::{CHUNK_BYTES_MAX, ExpertChunk, MANIFEST_EXPERT};
 use crate::wire::control::ExpertGet;
@@ -54,10 +54,7 @@ impl Stock {
 
     /// What placement needs to know of a layer; `None` when the model has no such layer.
     pub fn layer_size(&self, layer: u16) -> Option<LayerSize> {
-        let experts = &self.layer(layer)?.experts;
-        let bytes = |e: &ExpertWeights| e.shape().bytes() as u64;
-        let expert_bytes = experts.iter().map(bytes).max().unwrap_or(0);
-        Some(LayerSize { layer, experts: u16::try_from(experts.len()).ok()?, expert_bytes })
+        LayerSize::of(layer, self.layer(layer)?)
     }
 
     /// The bytes that `get` asks for; fewer, down to none, where the expert or the manifest ends.

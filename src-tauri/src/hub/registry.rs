@@ -130,8 +130,12 @@ impl Registry {
 
     fn notify_those(&self, notice: Notice, concerns: impl Fn(&Row) -> bool) -> usize {
         let rows = self.lock();
-        let told = rows.values().flat_map(HashMap::values).filter(|row| concerns(row));
-        told.map(|row| row.notice.send_replace(Some(notice))).count()
+        let mut told = 0;
+        for row in rows.values().flat_map(HashMap::values).filter(|row| concerns(row)) {
+            row.notice.send_replace(Some(notice));
+            told += 1;
+        }
+        told
     }
 
     /// Keeps a wallet away for `pause` from `now` on; zero lets it come.

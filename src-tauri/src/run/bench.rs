@@ -64,8 +64,18 @@ fn bench_decode(args: BenchDecodeArgs) -> Result<(), AnyError> {
     }
     let model = load_model(args.model.as_deref(), None)?;
     let (remote_layers, one_way) = (layers(&args.remote_layers, &model)?, one_way(args.rtt)?);
-    let (compute, workers) = (device::cpu(all_threads())?, workers(args.workers, 1)?);
-    let far = bench::Far { model: Arc::clone(&model), compute, workers, remote_layers, one_way };
+    let threads = args.threads.map(usize::from);
+    let compute = device::cpu(threads.unwrap_or_else(all_threads))?;
+    let workers = workers(args.workers, threads.unwrap_or(1))?;
+    let far = bench::Far {
+        model: Arc::clone(&model),
+        compute,
+        workers,
+        remote_layers,
+        one_way,
+        bits_per_s: args.mbit.map(|mbit| u64::from(mbit) * 1_000_000),
+        outside: None,
+    };
     if let Some(who) = args.speculate {
         let Some(tokenizer) = &model.tokenizer else {
             return Err(usage("the model has no tokenizer: --speculate continues texts".to_owned()));
@@ -76,7 +86,7 @@ fn bench_decode(args: BenchDecodeArgs) -> Result<(), AnyError> {
     }
     if !args.streams.is_empty() {
         let streams = list(&args.streams);
-        let options = bench::StreamsOptions { far, streams, tokens };
+        let options = bench::StreamsOptions { far, streams, tokens, rounds: args.rounds.into() };
         return show(json, &runtime()?.block_on(bench::streams(options))?);
     }
     let options = bench::DecodeOptions { far, tokens };
@@ -87,7 +97,14 @@ fn bench_decode(args: BenchDecodeArgs) -> Result<(), AnyError> {
 fn bench_dispatch(args: BenchDispatchArgs) -> Result<(), AnyError> {
     let threads = args.threads.map_or_else(all_threads, usize::from);
     let round_trips = args.rtt.iter().map(|rtt| Ok(2 * one_way(*rtt)?)).collect::<Result<_, AnyError>>()?;
+    let outside = args.outside.zip(args.listen).zip(args.invitation);
+    let outside =
+        outside.map(|((workers, gateway), invitation)| bench::Outside { gateway, workers: workers.into(), invitation });
+    if outside.is_some() && args.rtt.len() != 1 {
+        return Err(usage("--outside: expected one --rtt, that of the way to these workers".to_owned()));
+    }
     let options = bench::DispatchOptions {
+        outside,
         model: load_model(args.model.as_deref(), None)?,
         compute: device::cpu(threads)?,
         workers: workers(args.workers, threads)?,

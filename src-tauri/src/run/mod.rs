@@ -9,6 +9,7 @@ mod commands;
 mod device;
 mod hub;
 mod ledger;
+mod lent;
 mod loading;
 mod model;
 mod progress;

@@ -87,9 +87,9 @@ fn peer_security(peers: &Peers) -> Result<PeerSecurity, AnyError> {
 
 async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), AnyError> {
     let model = load_model(config.model.as_deref(), config.experts)?;
-    let remote_layers = super::commands::layers(&config.remote_layers, &model)?;
+    let lent = super::lent::lent(&config, &model)?;
     // What workers hold is read when it is needed, and not kept.
-    let _reading = read_ahead(&model, Reach::Without(&remote_layers));
+    let _reading = read_ahead(&model, Reach::Without(&lent.layers));
     let compute = device::cpu(all_threads())?;
     make_state(&config.state)?;
     let trust = super::trust::demands(&config.trust, &model, &config.state)?;
@@ -102,13 +102,13 @@ async fn backbone(config: config::Backbone, shutdown: Shutdown) -> Result<(), An
         local_experts: config.experts_local,
         manifest: file.map(beside).transpose()?,
         trust,
-        ..RemoteConfig::new(remote_layers)
+        ..RemoteConfig::new(lent.layers)
     };
     let dispatch = RemoteDispatch::new(Arc::clone(&model), compute, remote)?;
     let backbone = Arc::new(Backbone::new(Arc::clone(&model), Arc::new(dispatch.clone()))?);
 
     let hubs = bind::listen_private(config.listen, config.allow_public, ALLOW_PUBLIC).await?;
-    let (clients, api) = super::serving::api(&config, &dispatch).await?;
+    let (clients, api) = super::serving::api(&config, &dispatch, lent.why).await?;
     let scheme = if api.tls.is_some() { "https" } else { "http" };
     say(format_args!("model {}", model.name))?;
     say(format_args!("listening for hubs on {}", hubs.local_addr()?))?;

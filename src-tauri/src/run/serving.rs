@@ -22,6 +22,7 @@ use crate::wallet::keyfile;
 pub(super) async fn api(
     config: &config::Backbone,
     dispatch: &RemoteDispatch,
+    lent: String,
 ) -> Result<(TcpListener, ApiConfig), AnyError> {
     let keys = KeyGuard::open(KeyFile::within(&config.state), UsageFile::within(&config.state))?;
     let config::Api { listen, tls: files, allow_insecure, state_bytes, speculate, new_tokens_max } = &config.api;
@@ -45,7 +46,7 @@ pub(super) async fn api(
     let listener = bind::listen(*listen).await?;
     let dispatch = Some(dispatch.clone());
     let new_tokens_max = new_tokens_max.map_or(NEW_TOKENS_MAX, NonZeroUsize::get);
-    Ok((listener, ApiConfig { scheduler, keys: Some(keys), tls, dispatch, new_tokens_max }))
+    Ok((listener, ApiConfig { scheduler, keys: Some(keys), tls, dispatch, lent, new_tokens_max }))
 }
 
 /// `kvasir keys …`.

@@ -17,7 +17,7 @@ pub struct Requests(Mutex<BTreeMap<(&'static str, u16), u64>>);
 impl Requests {
     /// Counts an answer.
     pub fn count(&self, path: &str, status: StatusCode) {
-        let known = ["/v1/chat/completions", "/v1/completions", "/v1/models", "/metrics", "/healthz"];
+        let known = ["/v1/chat/completions", "/v1/completions", "/v1/models", "/metrics", "/status", "/healthz"];
         let path = known.into_iter().find(|known| path == *known).unwrap_or("other");
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry((path, status.as_u16())).or_default() += 1;
     }

@@ -16,6 +16,7 @@ mod prepare;
 mod request;
 mod shape;
 mod speech;
+mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +45,7 @@ use keys::{Client, KeyGuard, Metered};
 use prepare::Prepared;
 pub use request::{ChatRequest, CompletionRequest};
 use shape::{ChatShape, CompletionShape, Head, Shape};
+use status::Status;
 
 /// Largest request body: the longest prompt, escaped.
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -68,6 +70,8 @@ pub struct ApiConfig {
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Whose counters `/metrics` shows as well.
     pub dispatch: Option<RemoteDispatch>,
+    /// Why workers may hold the layers that they may, for `/status`.
+    pub lent: String,
     /// New tokens that one request can have; who asks for more is cut short.
     pub new_tokens_max: usize,
 }
@@ -75,7 +79,7 @@ pub struct ApiConfig {
 impl Default for ApiConfig {
     fn default() -> Self {
         let scheduler = SchedulerConfig::default();
-        Self { scheduler, keys: None, tls: None, dispatch: None, new_tokens_max: NEW_TOKENS_MAX }
+        Self { scheduler, keys: None, tls: None, dispatch: None, lent: String::new(), new_tokens_max: NEW_TOKENS_MAX }
     }
 }
 
@@ -131,6 +135,7 @@ pub async fn serve(
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/metrics", get(metrics_page))
+        .route("/status", get(status))
         .route("/healthz", get(health))
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such path") })
         .method_not_allowed_fallback(|| async {
@@ -222,6 +227,10 @@ async fn health(State(api): State<Arc<Api>>) -> Response {
     let ok = api.scheduler.is_running();
     let status = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(json!({"ok": ok}))).into_response()
+}
+
+async fn status(State(api): State<Arc<Api>>) -> Response {
+    Json(Status::of(&api)).into_response()
 }
 
 async fn metrics_page(State(api): State<Arc<Api>>) -> Response {

@@ -11,6 +11,7 @@
 
 mod counters;
 mod lanes;
+mod laps;
 mod plan;
 mod run;
 mod step;

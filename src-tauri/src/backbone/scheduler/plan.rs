@@ -118,7 +118,7 @@ mod tests {
     fn lanes(many: bool) -> Lanes {
         let mut lanes = Lanes::default();
         let away = Duration::from_millis(if many { 1000 } else { 0 });
-        lanes.decoded(Cost { rows: 8, compute: Duration::from_millis(800), away });
+        lanes.decoded(Cost { rows: 8, compute: Duration::from_millis(800), away }, Instant::now());
         lanes.read(Cost { rows: 512, compute: Duration::from_millis(100), away });
         lanes
     }

@@ -150,7 +150,7 @@ impl Loop {
     fn take(&mut self, stepped: Stepped) {
         match (stepped.purpose, stepped.cost) {
             (Purpose::Decoding(streams), Some(cost)) if streams < cost.rows => self.lanes.mixed(cost),
-            (Purpose::Decoding(_), Some(cost)) => self.lanes.decoded(cost),
+            (Purpose::Decoding(_), Some(cost)) => self.lanes.decoded(cost, Instant::now()),
             (Purpose::Prompts, Some(cost)) => self.lanes.read(cost),
             (_, None) => {}
         }

@@ -1,12 +1,15 @@
 //! The fleet as people and tests see it.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use serde::Serialize;
 
 use super::member::Member;
+use super::routes::Routes;
 use crate::dispatch::estimate::Measured;
-use crate::types::{PublicKey, SessionId, WorkerId};
+use crate::types::{ExpertId, PublicKey, SessionId, WorkerId};
 
 /// A worker as people and tests see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,6 +36,21 @@ pub struct WorkerView {
     pub assignments_per_s: u64,
 }
 
+/// A layer that workers may hold, as it is asked for now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerView {
+    /// The layer.
+    pub layer: u16,
+    /// Its experts.
+    pub experts: usize,
+    /// Those that a worker serves.
+    pub held: usize,
+    /// Workers that are asked first.
+    pub workers: usize,
+    /// Round trip of the farthest of them, in microseconds: what the layer costs a token.
+    pub round_trip_us: u64,
+}
+
 /// Too few workers were ready in time.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("expected {expected} workers with {experts} experts ready within {waited_ms} ms, got {ready} with {held}")]
@@ -49,6 +67,23 @@ pub struct NotReady {
     pub waited_ms: u128,
 }
 
+impl LayerView {
+    /// `layer` of so many `experts` by `routes`.
+    pub(super) fn of(layer: u16, experts: usize, routes: &Routes) -> Self {
+        let ids = (0..experts).filter_map(|expert| Some(ExpertId { layer, expert: u16::try_from(expert).ok()? }));
+        let first: Vec<usize> = ids.filter_map(|id| routes.holders_of(id).first().copied()).collect();
+        let held = first.len();
+        let asked: BTreeSet<usize> = first.into_iter().collect();
+        let sessions = asked.iter().filter_map(|index| routes.holders.get(*index)).map(|holder| &holder.session);
+        let round_trip = sessions.map(|session| session.measured().round_trip).max().unwrap_or_default();
+        Self { layer, experts, held, workers: asked.len(), round_trip_us: micros(round_trip) }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 impl WorkerView {
     /// A member, when an accepted assignment is worth `work_bytes`.
     pub(super) fn of(member: &Member, work_bytes: u64) -> Self {
@@ -63,7 +98,7 @@ impl WorkerView {
             ready: member.is_settled(),
             assignments,
             work_bytes: assignments * work_bytes,
-            round_trip_us: u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX),
+            round_trip_us: micros(round_trip),
             assignments_per_s: assignments_per_s as u64,
         }
     }

@@ -1,0 +1,138 @@
+//! Whether a lane fewer or more is better, by trying it: what laps of all streams really take.
+//!
+//! What steps take tells nothing of a worker that is the limit itself: it answers later the more is asked of it at once,
+//! and late answers look like a long way that asks for more lanes. So a neighbouring number of lanes is tried for a few
+//! laps now and then, and kept when laps are shorter. **Promises:** trials become rare while nothing changes; laps are
+//! compared only with others of about as many streams; the clock is the caller's.
+
+use std::time::Instant;
+
+/// Laps of one number of lanes before another is tried; doubled by every trial that brings nothing.
+const PATIENCE: u32 = 4;
+/// Most of that.
+const PATIENCE_MAX: u32 = 256;
+/// Laps of a trial that are compared; the first one after a change belongs to both numbers and is not.
+const TRIAL: u32 = 3;
+/// More lanes are better when their laps are shorter by this share; fewer, by a quarter of it.
+const BETTER: f64 = 0.01;
+/// A trial changes the number by this part of it.
+const STEP_PART: usize = 3;
+/// Laps that differ by this factor are of another world, where nothing that was learnt holds.
+const ODD: f64 = 1.5;
+/// So many of them in a row show it.
+const ODD_MAX: u32 = 3;
+/// Newest laps that make the mean.
+const MEAN_OF: u32 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Laps {
+    /// Streams of a lap.
+    streams: usize,
+    /// When the lap under way began, and the rows that it has so far.
+    began: Option<Instant>,
+    rows: usize,
+    /// Laps since the number of lanes changed.
+    whole: u32,
+    /// Their mean, in seconds, without the first.
+    mean_s: f64,
+    odd: u32,
+    /// The number before the trial under way, and what its laps took.
+    before: Option<(usize, f64)>,
+    goes_down: bool,
+    patience: u32,
+    /// Whether a trial was ever made.
+    tried: bool,
+}
+
+impl Laps {
+    pub fn of(streams: usize) -> Self {
+        Self {
+            streams,
+            began: None,
+            rows: 0,
+            whole: 0,
+            mean_s: 0.0,
+            odd: 0,
+            before: None,
+            goes_down: true,
+            patience: PATIENCE,
+            tried: false,
+        }
+    }
+
+    /// Whether laps of so many streams can be compared with those seen.
+    pub fn are_of(&self, streams: usize) -> bool {
+        8 * streams.abs_diff(self.streams) <= self.streams && self.odd < ODD_MAX
+    }
+
+    /// Whether it knows better than a model.
+    pub fn knows(&self) -> bool {
+        self.tried || self.whole > self.patience
+    }
+
+    /// Something else took time: the lap under way tells nothing.
+    pub fn disturb(&mut self) {
+        self.began = None;
+    }
+
+    /// The number of lanes was changed.
+    pub fn restart(&mut self) {
+        (self.began, self.whole, self.mean_s, self.odd) = (None, 0, 0.0, 0);
+    }
+
+    /// A step of `rows` streams ended.
+    pub fn ended(&mut self, rows: usize, now: Instant) {
+        let Some(began) = self.began else {
+            (self.began, self.rows) = (Some(now), 0);
+            return;
+        };
+        self.rows += rows;
+        if self.rows < self.streams {
+            return;
+        }
+        let lap_s = (now - began).as_secs_f64() * self.streams as f64 / self.rows as f64;
+        (self.began, self.rows) = (Some(now), 0);
+        self.whole = self.whole.saturating_add(1);
+        if self.whole < 2 {
+            return;
+        }
+        let seen = self.whole - 1;
+        let is_odd = seen > 1 && (lap_s > ODD * self.mean_s || lap_s * ODD < self.mean_s);
+        self.odd = if is_odd { self.odd + 1 } else { 0 };
+        self.mean_s += (lap_s - self.mean_s) / f64::from(seen.min(MEAN_OF));
+    }
+
+    /// Lanes to use next, of at most `most`, when `now` are used.
+    pub fn advise(&mut self, now: usize, most: usize) -> usize {
+        if let Some((before, before_s)) = self.before {
+            if self.whole <= TRIAL {
+                return now;
+            }
+            self.before = None;
+            let share = if now > before { BETTER } else { BETTER / 4.0 };
+            if self.mean_s < before_s * (1.0 - share) {
+                self.patience = PATIENCE;
+                return now;
+            }
+            self.patience = (2 * self.patience).min(PATIENCE_MAX);
+            self.goes_down = !self.goes_down;
+            self.restart();
+            return before.min(most);
+        }
+        if self.whole <= self.patience {
+            return now;
+        }
+        // One of many lanes would make no difference that can be seen.
+        let step = (now / STEP_PART).max(1);
+        let other = if self.goes_down { now - step } else { now + step };
+        if !(1..=most).contains(&other) {
+            self.goes_down = !self.goes_down;
+            self.patience = (2 * self.patience).min(PATIENCE_MAX);
+            return now;
+        }
+        (self.before, self.tried) = (Some((now, self.mean_s)), true);
+        self.restart();
+        other
+    }
+}
