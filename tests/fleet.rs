@@ -7,7 +7,7 @@
 //! A longer soak: `KVASIR_FLEET_SEEDS=1..2000 cargo test --release --test kvasir fleet:: -- --ignored --nocapture`.
 
 mod books;
-mod dice;
+pub mod dice;
 mod lies;
 mod requests;
 mod worker;

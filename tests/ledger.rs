@@ -2,8 +2,12 @@
 //!
 //! Every story runs on both stores: a SQLite file, and a database of a PostgreSQL server that the tests start.
 
+mod claims;
 mod history;
 mod interleavings;
+#[cfg(unix)]
+mod kills;
+mod receipts;
 mod rules;
 
 use kvasir::ledger::{Ledger, Meter, Rate, Transfer, TransferKind};

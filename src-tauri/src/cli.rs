@@ -12,14 +12,14 @@ mod ledger;
 mod model;
 mod roles;
 mod trust;
-
-use std::path::PathBuf;
+mod wallet;
 
 use clap::{Args, Parser, Subcommand};
 
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{
-    BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchPrefillArgs, BenchSpliceArgs,
+    BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchLedgerArgs, BenchPrefillArgs,
+    BenchSpliceArgs,
 };
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs, Speculate};
 pub use experts::{ExpertFlags, ExpertsLocal};
@@ -29,6 +29,7 @@ pub use ledger::{LedgerCommand, LedgerUrl};
 pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 pub use roles::{Device, GpuFlags, Role, RoleFlags};
 pub use trust::{AuditSelection, AuditSelectionError, TrustFlags};
+pub use wallet::{AtGateway, WORKER_STATE, WalletCommand, WalletState};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]
@@ -93,6 +94,8 @@ pub enum BenchCommand {
     Prefill(BenchPrefillArgs),
     /// Steps of one or more layers through gateway, hub and workers, by rows and by round trip.
     Dispatch(BenchDispatchArgs),
+    /// Credits by several gateways, and the check of many transfers, on either store.
+    Ledger(BenchLedgerArgs),
     /// The gateway's splice beside nginx and haproxy (where installed) as WebSocket proxies, on loopback TLS.
     Splice(BenchSpliceArgs),
 }
@@ -106,26 +109,6 @@ pub struct GpuArgs {
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,
-}
-
-/// State directory of the worker, where its wallet key is kept.
-pub const WORKER_STATE: &str = "kvasir-state/worker";
-
-/// `kvasir wallet …`.
-#[derive(Debug, Subcommand)]
-pub enum WalletCommand {
-    /// Make a wallet key in an owner-only file of the state directory.
-    Create {
-        /// Directory of the key.
-        #[arg(long, env = "KVASIR_STATE", default_value = crate::cli::WORKER_STATE)]
-        state: PathBuf,
-    },
-    /// Show the address of the wallet in the state directory.
-    Show {
-        /// Directory of the key.
-        #[arg(long, env = "KVASIR_STATE", default_value = crate::cli::WORKER_STATE)]
-        state: PathBuf,
-    },
 }
 
 /// Prints what can be typed, on stdout.

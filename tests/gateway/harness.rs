@@ -105,6 +105,7 @@ pub(crate) struct TestGateway {
     /// The operator's listener.
     pub(crate) admin: SocketAddr,
     pub(crate) client: Arc<rustls::ClientConfig>,
+    pub(crate) ca_pem: String,
     pub(crate) trigger: ShutdownTrigger,
     pub(crate) task: JoinHandle<()>,
 }
@@ -136,7 +137,7 @@ impl TestGateway {
         let (trigger, shutdown) = shutdown::channel();
         let listeners = Listeners { public: listener, admin: Some(operators) };
         let task = tokio::spawn(serve(listeners, config, ledger.clone(), shutdown));
-        Self { addr, admin, client, trigger, task }
+        Self { addr, admin, client, ca_pem: certificates.ca_pem, trigger, task }
     }
 
     pub(crate) async fn dial(&self) -> Tls {

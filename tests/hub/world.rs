@@ -43,7 +43,7 @@ pub struct World {
     operator: KeyPair,
     stop: Option<ShutdownTrigger>,
     serving: Option<JoinHandle<Result<(), HubError>>>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// Timers that make tests quick; nothing waits for them to be exact.
@@ -82,7 +82,7 @@ impl World {
             operator: KeyPair::from_seed(&[1; 32]),
             stop: None,
             serving: None,
-            _dir: dir,
+            dir,
         };
         world.start_hub().await;
         world
@@ -96,6 +96,22 @@ impl World {
         let (stop, shutdown) = shutdown::channel();
         let hub = hub::serve(listener, self.config.clone(), identity, self.ledger.clone(), shutdown);
         (self.stop, self.serving) = (Some(stop), Some(tokio::spawn(hub)));
+    }
+
+    /// Closes the ledger of a hub that has stopped: what a backup of it would hold.
+    pub async fn closed_ledger(&self) -> Vec<u8> {
+        self.ledger.close().await;
+        std::fs::read(self.dir.path().join("ledger")).expect("a file")
+    }
+
+    /// Opens the ledger again, restored from a backup if there is one, and starts the hub on it.
+    pub async fn reopen(&mut self, backup: Option<&[u8]>) {
+        let path = self.dir.path().join("ledger");
+        if let Some(backup) = backup {
+            std::fs::write(&path, backup).expect("a file");
+        }
+        self.ledger = Ledger::open(&format!("sqlite:{}", path.display())).await.expect("a ledger");
+        self.start_hub().await;
     }
 
     /// Asks the hub to stop; it drains.
@@ -151,6 +167,11 @@ impl World {
         }
         let session = shake.welcomed(&welcome).expect("a good welcome");
         Ok(Worker { ws, session })
+    }
+
+    /// Lets go of what dialled the backbone and waits: a hub that is asked for its status looks whether it is there.
+    pub async fn forget_probes(&self) {
+        while timeout(Duration::from_millis(50), self.backbone.accept()).await.is_ok() {}
     }
 
     /// A worker's side of a handshake that has not begun.

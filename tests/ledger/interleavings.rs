@@ -155,7 +155,7 @@ proptest! {
 
 #[cfg(unix)]
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 25, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn credits_are_work_bytes_times_rate_over_a_server_that_all_share(ops in proptest::collection::vec(op(), 1..25)) {

@@ -91,6 +91,7 @@ impl Server {
     pub fn run(&mut self) {
         let start = Instant::now();
         loop {
+            let attempt = Instant::now();
             let data = self.dir.join("data");
             let remove = if self.removes { self.dir.as_os_str() } else { "".as_ref() };
             let mut args = vec!["-c".as_ref(), KEEPER.as_ref(), "keeper".as_ref(), data.as_os_str()];
@@ -104,7 +105,7 @@ impl Server {
                 if ask.arg("-q").arg("-h").arg(&self.dir).status().expect("pg_isready runs").success() {
                     return;
                 }
-                if self.pid().is_none() && start.elapsed() > Duration::from_secs(2) {
+                if attempt.elapsed() > Duration::from_secs(1) && !self.is_alive() {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(20));
@@ -112,13 +113,27 @@ impl Server {
             let log = std::fs::read_to_string(self.dir.join("data.log")).unwrap_or_default();
             assert!(start.elapsed() < PATIENCE, "PostgreSQL does not answer: {log}");
             // What a killed server left behind may hold its memory for a moment.
-            self.keeper = None;
+            self.stop_keeper();
         }
+    }
+
+    /// Whether the server that the data directory names is there; a killed one leaves its name.
+    fn is_alive(&self) -> bool {
+        let alive = |pid: u32| Command::new("kill").args(["-0", &pid.to_string()]).stderr(Stdio::null()).status();
+        self.pid().is_some_and(|pid| alive(pid).is_ok_and(|status| status.success()))
     }
 
     fn pid(&self) -> Option<u32> {
         let text = std::fs::read_to_string(self.dir.join("data/postmaster.pid")).ok()?;
         text.lines().next()?.trim().parse().ok()
+    }
+
+    /// SIGKILL to the server, whose own processes end when they notice.
+    pub fn kill(&mut self) {
+        let pid = self.pid().expect("a server that runs").to_string();
+        let killed = Command::new("kill").args(["-9", &pid]).status().expect("kill runs");
+        assert!(killed.success());
+        self.stop_keeper();
     }
 
     fn stop_keeper(&mut self) {

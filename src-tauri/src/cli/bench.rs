@@ -191,6 +191,26 @@ pub struct BenchDenseArgs {
     pub json: bool,
 }
 
+/// Flags of `kvasir bench ledger`.
+#[derive(Debug, Args)]
+pub struct BenchLedgerArgs {
+    /// An empty ledger to fill, e.g. postgres://kvasir@localhost/bench; a SQLite file of its own when absent.
+    #[arg(long, value_name = "URL")]
+    pub ledger: Option<String>,
+    /// Gateways that credit at once.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub gateways: u16,
+    /// Credits in all.
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub credits: u32,
+    /// Transfers to be checked, in all.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub transfers: u64,
+    /// One JSON document on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
 fn block_type(text: &str) -> Result<BlockType, String> {
     let named = BlockType::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(text));
     named.ok_or_else(|| format!("expected a type such as q4_k, q8_0 or bf16, got {text:?}"))

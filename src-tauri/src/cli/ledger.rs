@@ -1,6 +1,10 @@
 //! The commands of the accounts.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
+
+use crate::types::PublicKey;
 
 /// `kvasir ledger …`.
 #[derive(Debug, Subcommand)]
@@ -15,6 +19,27 @@ pub enum LedgerCommand {
         /// The ledger with the credits, when gateways keep their own.
         #[arg(long, value_name = "URL")]
         credits: Option<String>,
+    },
+    /// Pay what wallets have claimed: pending becomes settled, in batches that the operator signs.
+    Settle {
+        /// The gateways' ledger.
+        #[command(flatten)]
+        ledger: LedgerUrl,
+        /// File of the operator's key.
+        #[arg(long, value_name = "FILE", default_value = "kvasir-state/hub/operator.key")]
+        operator_key: PathBuf,
+    },
+    /// Print a batch as lines of JSON: its signed root, then what each wallet was ever paid.
+    Export {
+        /// The gateways' ledger.
+        #[command(flatten)]
+        ledger: LedgerUrl,
+        /// Which batch; the newest when absent.
+        #[arg(long, value_name = "NUMBER")]
+        batch: Option<u64>,
+        /// Print this wallet's line alone, with its proof against the root.
+        #[arg(long, value_name = "ADDRESS")]
+        wallet: Option<PublicKey>,
     },
 }
 

@@ -86,6 +86,9 @@ pub struct RoleFlags {
     /// hub, gateway: where accounts are kept: sqlite:FILE for one machine, postgres://USER@HOST/DATABASE for several.
     #[arg(long, value_name = "URL", env = "KVASIR_LEDGER", hide_env_values = true)]
     pub ledger: Option<String>,
+    /// gateway: how old credit must be to be claimed: 24h unless told otherwise.
+    #[arg(long, value_name = "TIME")]
+    pub claim_after: Option<String>,
     /// gateway: PEM file with the certificate chain; a changed file is taken without a restart.
     #[arg(long, requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
@@ -98,7 +101,7 @@ pub struct RoleFlags {
     /// worker: gateway to dial, e.g. wss://gateway.example (repeatable, tried in order).
     #[arg(long = "gateway", env = "KVASIR_GATEWAY")]
     pub gateways: Vec<String>,
-    /// worker: public key of an operator whose hubs are trusted (repeatable).
+    /// worker: public key of an operator whose hubs are trusted (repeatable); gateway: the operator whose claims it takes.
     #[arg(long = "operator", env = "KVASIR_OPERATOR")]
     pub operators: Vec<PublicKey>,
     /// worker: join code, or file with one: gateways, operator and certificate authority of a network in one text.

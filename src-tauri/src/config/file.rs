@@ -78,6 +78,8 @@ pub(super) struct GatewayTable {
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
     pub tls_trial: Option<bool>,
+    pub operator: Option<PublicKey>,
+    pub claim_after: Option<String>,
     pub state: Option<PathBuf>,
     pub ledger: Option<String>,
     pub peer_key: Option<PathBuf>,

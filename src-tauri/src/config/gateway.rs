@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use super::{ConfigError, File, GATEWAY_LISTEN, HUB_LISTEN, Peers, ledger_url, list, peers, state};
+use super::{ConfigError, File, GATEWAY_LISTEN, HUB_LISTEN, Peers, ledger_url, list, parse_duration, peers, state};
 use crate::cli::RoleFlags;
+use crate::types::PublicKey;
 
 /// How the gateway proves its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,10 +42,33 @@ pub struct Gateway {
     pub tls: Tls,
     /// Trial certificates and accounts.
     pub state: PathBuf,
+    /// The operator whose claims are taken, and how old credit must be by then.
+    pub claims: Option<(PublicKey, Duration)>,
     /// Accounts.
     pub ledger: String,
     /// Keys.
     pub peers: Peers,
+}
+
+/// Credit is claimed after this long unless told otherwise: as long as audits may still void it.
+const CLAIM_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+fn claims(
+    flags: &RoleFlags,
+    operator: Option<PublicKey>,
+    after: Option<String>,
+) -> Result<Option<(PublicKey, Duration)>, ConfigError> {
+    let operator = match flags.operators.as_slice() {
+        [] => operator,
+        [one] => Some(*one),
+        _ => {
+            let got = flags.operators.len().to_string();
+            return Err(ConfigError::Value { what: "--operator", expected: "one operator of a gateway", got });
+        }
+    };
+    let after = flags.claim_after.clone().or(after);
+    let after = after.map_or(Ok(CLAIM_AFTER), |text| parse_duration("--claim-after", &text))?;
+    Ok(operator.map(|operator| (operator, after)))
 }
 
 impl Gateway {
@@ -77,6 +102,7 @@ impl Gateway {
             admin: flags.admin.or(file.admin),
             allow_public: flags.allow_public || file.allow_public.unwrap_or(false),
             tls,
+            claims: claims(flags, file.operator, file.claim_after)?,
             ledger: ledger_url(flags, file.ledger, &state),
             state,
             peers,

@@ -16,7 +16,8 @@ use tokio::time::timeout;
 
 use super::status::Account;
 use crate::clock::Clock;
-use crate::net::tls::{self, TlsError};
+use crate::net::https;
+use crate::net::tls::TlsError;
 use crate::types::{NanoKvr, PublicKey};
 use crate::wire::invite::Invite;
 
@@ -110,14 +111,8 @@ struct Body {
 impl Asking {
     /// Nothing is asked before [`Asking::run`].
     pub fn new(invite: &Invite, address: PublicKey, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
-        let trust = tls::client_config_also(&[], invite.ca_pem.as_deref())?;
-        // The same road as the worker's link, which takes no proxy.
-        let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(rustls::ClientConfig::clone(&trust))
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none());
-        let client = client.build().map_err(|e| TlsError::Rustls(rustls::Error::General(e.to_string())))?;
-        let gateways = invite.gateways.iter().filter_map(|url| public_of(url)).collect();
+        let client = https::client(invite.ca_pem.as_deref())?;
+        let gateways = invite.gateways.iter().filter_map(|url| https::public_of(url)).collect();
         Ok(Self { client, gateways, address, clock, last: None, told: None })
     }
 
@@ -191,14 +186,16 @@ impl Asking {
 
     /// The account as the gateway tells it; `None` when it is still what `known` stands for.
     async fn body(&self, gateway: &str, known: Option<&HeaderValue>) -> Result<Option<Body>, AccountError> {
-        let unreachable =
-            |error: reqwest::Error| AccountError::Unreachable { gateway: gateway.to_owned(), reason: root_of(&error) };
+        let unreachable = |error: reqwest::Error| AccountError::Unreachable {
+            gateway: gateway.to_owned(),
+            reason: https::root_of(&error),
+        };
         let url = format!("{gateway}/v1/wallets/{}", self.address);
         let mut request = self.client.get(url);
         if let Some(etag) = known {
             request = request.header(IF_NONE_MATCH, etag);
         }
-        let mut response = request.send().await.map_err(unreachable)?;
+        let response = request.send().await.map_err(unreachable)?;
         if known.is_some() && response.status() == StatusCode::NOT_MODIFIED {
             return Ok(None);
         }
@@ -206,43 +203,16 @@ impl Asking {
             return Err(AccountError::Answer { gateway: gateway.to_owned(), got: response.status().to_string() });
         }
         let etag = response.headers().get(ETAG).cloned();
-        let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-            if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(AccountError::Answer { gateway: gateway.to_owned(), got: "a very long one".to_owned() });
-            }
-            bytes.extend_from_slice(&chunk);
-        }
+        let too_long = || AccountError::Answer { gateway: gateway.to_owned(), got: "a very long one".to_owned() };
+        let bytes = https::body(response, ANSWER_BYTES_MAX).await.map_err(unreachable)?.ok_or_else(too_long)?;
         Ok(Some(Body { bytes, etag }))
     }
-}
-
-/// The cause at the bottom: what lies above repeats the address.
-fn root_of(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
-}
-
-/// Where the gateway that workers dial at `url` answers the public.
-fn public_of(url: &str) -> Option<String> {
-    let host = url.strip_prefix("wss://")?.split(['/', '?']).next()?;
-    Some(format!("https://{host}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::SystemClock;
-
-    #[test]
-    fn the_public_side_of_a_gateway_is_at_its_host() {
-        assert_eq!(public_of("wss://g.example:7443/v1/worker").as_deref(), Some("https://g.example:7443"));
-        assert_eq!(public_of("wss://[::1]:1").as_deref(), Some("https://[::1]:1"));
-        assert_eq!(public_of("ws://g.example"), None);
-    }
 
     #[test]
     fn a_gateway_that_lags_behind_another_does_not_turn_the_account_back() {

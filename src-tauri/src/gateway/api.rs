@@ -1,4 +1,4 @@
-//! The public HTTP: what a wallet may read, and whether the gateway is well. Read only.
+//! The public HTTP: what a wallet may read, what it hands in, and whether the gateway is well.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::{HeaderMap, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -19,14 +19,17 @@ use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 
-use super::config::Deadlines;
+use super::claims;
+use super::config::{Deadlines, GatewayConfig};
 use super::events::events;
 use super::metrics::{Metrics, Status};
+use super::receipts;
 use super::reply::Refusal;
 use super::subscriptions::Subscriptions;
-use crate::ledger::{Ledger, LedgerError, Transfer, WalletStatement};
+use crate::ledger::{ClaimTerms, Ledger, LedgerError, Transfer, WalletStatement};
 use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
+use crate::wire::RECEIPTS_PATH;
 
 /// base58 of 32 bytes.
 const ADDRESS_CHARS: std::ops::RangeInclusive<usize> = 32..=44;
@@ -46,8 +49,12 @@ pub struct Api {
     pub subscriptions: Arc<Subscriptions>,
     /// How long they wait.
     pub deadlines: Deadlines,
+    /// The gateway's own, for what its hubs are asked.
+    pub config: Arc<GatewayConfig>,
     /// Ends them.
     pub shutdown: Shutdown,
+    /// What claims are taken, if any are.
+    pub claims: Option<ClaimTerms>,
 }
 
 /// Who asks; every request of a connection carries it.
@@ -113,6 +120,9 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/v1/wallets/{address}", get(wallet))
         .route("/v1/wallets/{address}/credits", get(credits))
         .route("/v1/wallets/{address}/events", get(events))
+        .route("/v1/wallets/{address}/claim", get(claims::claimable))
+        .route("/v1/claims", post(claims::take))
+        .route(RECEIPTS_PATH, post(receipts::take))
         .route("/status", get(status))
         .route("/healthz", get(healthz))
         .fallback(no_such_path)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 
-use crate::ledger::Rate;
+use crate::ledger::{ClaimTerms, Rate};
 use crate::net::certificate::CertificateFiles;
 use crate::net::peer::PeerSecurity;
 use crate::wire::rendezvous;
@@ -137,6 +137,8 @@ pub struct GatewayConfig {
     pub public_hosts: Vec<String>,
     /// Price of work.
     pub rate: Rate,
+    /// What claims are taken; none without an operator that they are addressed to.
+    pub claims: Option<ClaimTerms>,
     /// Between two polls of a hub.
     pub poll_interval: Duration,
     /// Limits.
@@ -156,6 +158,7 @@ impl GatewayConfig {
             hub_peer: PeerSecurity::Loopback,
             public_hosts: Vec::new(),
             rate: Rate::default(),
+            claims: None,
             poll_interval: Duration::from_secs(1),
             limits: Limits::default(),
             deadlines: Deadlines::default(),

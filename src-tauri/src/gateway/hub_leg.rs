@@ -120,6 +120,14 @@ pub async fn send_away(leg: &Leg, run: GatewayRun, config: &GatewayConfig) -> Re
     exchange(leg, "POST", &format!("{LEAVE_PATH}?gateway={run}"), config).await.map(drop)
 }
 
+/// `POST`s a target without a body, for JSON.
+///
+/// # Errors
+/// As [`get`].
+pub async fn post<T: DeserializeOwned>(leg: &Leg, target: &str, config: &GatewayConfig) -> Result<T, HubError> {
+    Ok(serde_json::from_slice(&exchange(leg, "POST", target, config).await?)?)
+}
+
 async fn exchange(leg: &Leg, method: &str, target: &str, config: &GatewayConfig) -> Result<Vec<u8>, HubError> {
     let deadline = config.deadlines.hub;
     let until = Instant::now() + deadline;

@@ -109,7 +109,7 @@ pub struct Metrics {
     /// Set once at shutdown.
     pub draining: AtomicBool,
     /// The hubs.
-    legs: Arc<Legs>,
+    pub legs: Arc<Legs>,
     /// Connections open, of any kind.
     pub connections_open: Counter,
     /// See [`Status`].

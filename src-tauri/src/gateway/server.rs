@@ -85,6 +85,8 @@ pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledge
         subscriptions,
         deadlines: config.deadlines,
         shutdown: shutdown.clone(),
+        claims: config.claims,
+        config: Arc::clone(&config),
     };
     let gateway = Arc::new(Gateway {
         acceptor: TlsAcceptor::from(Arc::clone(&config.tls)),

@@ -7,10 +7,10 @@ use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::registry::Notice;
-use super::{Counts, Hub};
+use super::{Counts, Hub, returns};
 use crate::ledger::{METERS_PER_PAGE_MAX, RunId};
 use crate::net::head::{Head, Received};
-use crate::wire::LEAVE_PATH;
+use crate::wire::{LEAVE_PATH, RECEIPTS_PATH};
 
 /// An answer: status and JSON.
 pub struct Answer {
@@ -46,7 +46,8 @@ struct Status {
 }
 
 impl Answer {
-    fn json(status: u16, body: &impl Serialize) -> Self {
+    /// JSON.
+    pub fn json(status: u16, body: &impl Serialize) -> Self {
         match serde_json::to_vec(body) {
             Ok(body) => Self { status, body },
             Err(_) => Self { status: 500, body: Vec::new() },
@@ -68,6 +69,7 @@ impl Answer {
             200 => "OK",
             404 => "Not Found",
             405 => "Method Not Allowed",
+            409 => "Conflict",
             426 => "Upgrade Required",
             503 => "Service Unavailable",
             500 => "Internal Server Error",
@@ -90,7 +92,7 @@ pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
     let head = &request.head;
     let method = match head.path.as_str() {
         "/v1/meters" | "/status" | "/healthz" => "GET",
-        LEAVE_PATH => "POST",
+        LEAVE_PATH | RECEIPTS_PATH => "POST",
         _ => return Answer::refused(404, "path", "no such path"),
     };
     if head.method != method {
@@ -104,6 +106,7 @@ pub async fn answer(hub: &Hub, request: &Received<Head>) -> Answer {
             Some(asked) => meters(hub, asked).await,
             None => Answer::refused(400, "query", "expected after=<change_seq>&limit=<rows>&run=<run>"),
         },
+        RECEIPTS_PATH => returns::answer(hub, head.query.as_deref().unwrap_or_default()).await,
         LEAVE_PATH => send_away(hub, head.query.as_deref().unwrap_or_default()),
         "/healthz" if hub.is_draining() => Answer::refused(503, "draining", "the hub drains"),
         "/healthz" => Answer::json(200, &serde_json::json!({ "ok": true })),

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::tally::{Tally, Totals};
-use crate::ledger::{Ledger, LedgerError, Meter, MeterPage, RunId};
+use crate::ledger::{Ledger, LedgerError, Meter, MeterPage, Refusal, RunId};
 use crate::types::{PublicKey, SessionId};
 
 /// Most rows of one write.
@@ -97,6 +97,19 @@ impl Meters {
     #[must_use]
     pub fn is_void_due(&self, wallet: &PublicKey) -> bool {
         self.void_due().contains(wallet)
+    }
+
+    /// Raises the meter of a session that is over to what is proven; whether that was news. An open session is not
+    /// raised: what counts it here is ahead.
+    ///
+    /// # Errors
+    /// A ledger that fails; inside, its refusal of the row.
+    pub async fn raise(&self, proven: &Meter) -> Result<Result<bool, Refusal>, LedgerError> {
+        if self.rows().contains_key(&proven.session) {
+            return Ok(Ok(false));
+        }
+        let mut put = self.ledger.raise_meters(std::slice::from_ref(proven)).await?;
+        Ok(put.refused.pop().map_or(Ok(put.written > 0), |refused| Err(refused.refusal)))
     }
 
     /// Writes every row that changed or closed, and what is void. When it returns, all that was counted before the call is durable.

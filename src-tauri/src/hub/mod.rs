@@ -27,6 +27,7 @@ mod quarantine;
 mod receipts;
 mod registry;
 mod rendezvous;
+mod returns;
 mod session;
 mod tally;
 mod worker_leg;

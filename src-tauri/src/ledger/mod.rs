@@ -10,10 +10,17 @@
 
 pub mod audit;
 pub mod entry;
+pub mod merkle;
+mod payout;
 pub mod settle;
 mod store;
 
 pub use audit::{Finding, Report};
 pub use entry::{Meter, MeterPage, Rate, RunId, Transfer, TransferKind, WalletStatement};
+pub use payout::{Batch, CLAIM_LASTS_MAX, ClaimRefusal, ClaimTerms, Claimable, Settled};
 pub use settle::Refusal;
-pub use store::{Applied, CREDITS_PER_PAGE_MAX, Ledger, LedgerError, METERS_PER_PAGE_MAX, Position, Put, RefusedMeter};
+pub use store::{
+    Applied, CREDITS_PER_PAGE_MAX, ExportError, Ledger, LedgerError, METERS_PER_PAGE_MAX, Position, Put, RefusedMeter,
+};
+
+pub use crate::wallet::{Claim, SignedClaim};

@@ -5,12 +5,15 @@
 //! is in no message.
 
 mod check;
+mod claims;
 mod credit;
 mod dialect;
+mod fill;
 mod meters;
 mod read;
 mod repair;
 mod row;
+mod settlement;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +29,7 @@ use crate::clock::{Clock, SystemClock};
 pub use credit::{Applied, RefusedMeter};
 pub use meters::{METERS_PER_PAGE_MAX, Put};
 pub use read::{CREDITS_PER_PAGE_MAX, Position};
+pub use settlement::ExportError;
 
 /// How long a caller waits for a connection; a writer's wait for its locks is shorter, see [`dialect`].
 const ACQUIRE_DEADLINE: Duration = Duration::from_secs(15);

@@ -8,6 +8,7 @@ pub mod bind;
 pub mod certificate;
 pub mod framed;
 pub mod head;
+pub mod https;
 pub mod peer;
 mod pinned;
 pub mod tcp;

@@ -16,8 +16,8 @@ use super::loading::load_model;
 use super::{AnyError, all_threads, runtime, say, usage};
 use crate::bench;
 use crate::cli::{
-    BenchCommand, BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchSpliceArgs, Device,
-    GpuFlags,
+    BenchCommand, BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchLedgerArgs,
+    BenchSpliceArgs, Device, GpuFlags,
 };
 use crate::kernel::{CpuPath, Crew, ExpertCompute};
 
@@ -33,6 +33,7 @@ pub fn bench(command: BenchCommand) -> Result<ExitCode, AnyError> {
             batches(bench::Phase::Prefill, args.model.as_deref(), &sizes, args.json)
         }
         BenchCommand::Dispatch(args) => bench_dispatch(args),
+        BenchCommand::Ledger(args) => bench_ledger(args),
         BenchCommand::Splice(args) => bench_splice(&args),
     }?;
     Ok(ExitCode::SUCCESS)
@@ -45,6 +46,12 @@ fn show(json: bool, found: &(impl Display + Serialize)) -> Result<(), AnyError> 
         say(found)?
     }
     Ok(())
+}
+
+fn bench_ledger(args: BenchLedgerArgs) -> Result<(), AnyError> {
+    let (gateways, credits, transfers) = (args.gateways.into(), args.credits, args.transfers);
+    let options = bench::LedgerOptions { url: args.ledger, gateways, credits, transfers };
+    show(args.json, &runtime()?.block_on(bench::ledger(options))?)
 }
 
 /// `kvasir bench decode`, in its four forms.

@@ -1,7 +1,6 @@
 //! The one-shot commands.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +12,11 @@ use super::loading::{load_model, read_ahead};
 use super::progress::bar;
 use super::{AnyError, all_threads, runtime, say, usage};
 use crate::backbone::{Backbone, GenerateOptions, Sampling};
-use crate::cli::{DemoArgs, GenerateArgs, GpuArgs, LayerSelection, WalletCommand};
+use crate::cli::{DemoArgs, GenerateArgs, GpuArgs, LayerSelection};
 use crate::config::parse_duration;
 use crate::demo::{self, DemoOptions};
 use crate::dispatch::{LocalDispatch, Mode};
 use crate::model::{Model, Reach};
-use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
 
 /// Tokens of a demo unless told otherwise.
 const DEMO_TOKENS: u32 = 32;
@@ -182,32 +180,6 @@ pub fn gpu(args: GpuArgs) -> Result<ExitCode, AnyError> {
         say(why)?
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// `kvasir wallet …`.
-pub fn wallet(command: WalletCommand) -> Result<ExitCode, AnyError> {
-    let (WalletCommand::Create { state } | WalletCommand::Show { state }) = &command;
-    let exists = wallet_record(state).exists() || !FileKeyStore::new(state).list()?.is_empty();
-    match (&command, exists) {
-        (WalletCommand::Create { .. }, true) => {
-            return Err(format!("expected no wallet in {}, got one: see kvasir wallet show", state.display()).into());
-        }
-        (WalletCommand::Show { .. }, false) => {
-            return Err(format!("no wallet in {}: make one with kvasir wallet create", state.display()).into());
-        }
-        _ => say(open_wallet(state)?.address())?,
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The wallet of a worker's state directory; a first one is made, a lost one is an error.
-pub(super) fn open_wallet(state: &Path) -> Result<Wallet, KeyStoreError> {
-    wallet::open(&FileKeyStore::new(state), &wallet_record(state))
-}
-
-/// The file that remembers which wallet belongs to this worker.
-fn wallet_record(state: &Path) -> PathBuf {
-    state.join("wallet")
 }
 
 /// The chosen layers of `model`.

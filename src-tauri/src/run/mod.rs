@@ -16,6 +16,7 @@ mod progress;
 mod roles;
 mod serving;
 mod trust;
+mod wallet;
 
 use std::error::Error;
 use std::io::Write;
@@ -64,7 +65,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Hub(command))) => hub::run(command),
         (None, Some(Command::Model(command))) => model::model(command),
         (None, Some(Command::Keys(command))) => serving::keys(command),
-        (None, Some(Command::Wallet(command))) => commands::wallet(command),
+        (None, Some(Command::Wallet(command))) => wallet::run(command),
         (None, Some(Command::Ledger(command))) => ledger::run(command),
         #[cfg(feature = "desktop")]
         (None, None) => app::run(&cli.flags, cli.open.flatten(), cli.hidden),

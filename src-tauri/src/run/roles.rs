@@ -16,7 +16,7 @@ use crate::config::{self, ConfigError, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint, Limits, Listeners};
 use crate::hub::{self, AdmissionPolicy, HubConfig};
-use crate::ledger::Ledger;
+use crate::ledger::{ClaimTerms, Ledger};
 use crate::model::{Manifest, Reach};
 use crate::net::bind;
 use crate::net::certificate::CertificateFiles;
@@ -173,7 +173,9 @@ async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyE
     let public_hosts = config.public_hosts;
     let tls = certificate.server_config()?;
     let certificate = Some(certificate);
-    let gateway = GatewayConfig { certificate, hub_peer, public_hosts, limits, ..GatewayConfig::new(tls, hubs) };
+    let claims = config.claims.map(|(operator, hold)| ClaimTerms { operator, hold });
+    let gateway =
+        GatewayConfig { certificate, hub_peer, public_hosts, limits, claims, ..GatewayConfig::new(tls, hubs) };
     gateway::serve(Listeners { public: listener, admin }, gateway, ledger.clone(), shutdown).await;
     ledger.close().await;
     Ok(())
@@ -215,7 +217,7 @@ fn make_state(path: &Path) -> Result<(), AnyError> {
 
 async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
     let network = network_of(&config)?;
-    let wallet = super::commands::open_wallet(&config.state)?;
+    let wallet = super::wallet::open_wallet(&config.state)?;
     say(format_args!("wallet {}", wallet.address()))?;
     let wanted = Wanted { gpu: config.gpu, memory_bytes: config.memory_bytes, cache: Some(config.state.join("gpu")) };
     let Some(hardware) = device::for_worker(config.device, wanted, all_threads(), &shutdown).await? else {

@@ -1,9 +1,10 @@
 //! The key that is paid: an ed25519 wallet on the user's own machine, kept by a [`KeyStore`].
 //!
-//! **Promises:** a secret is wiped when dropped and never shown; a wallet signs session openings and nothing that a
-//! peer chose; a key is never overwritten; a wallet that once existed is never silently replaced by a new one:
+//! **Promises:** a secret is wiped when dropped and never shown; a wallet signs session openings, claims and the
+//! return of its receipts, and nothing that a peer chose; a key is never overwritten; a wallet that once existed is never silently replaced by a new one:
 //! its credit belongs to the old key, and only its backup can bring it back.
 
+mod claim;
 mod file;
 pub mod keyfile;
 #[cfg(feature = "os-keyring")]
@@ -16,9 +17,11 @@ use std::path::Path;
 use ed25519_dalek::{Signer, SigningKey};
 use zeroize::Zeroizing;
 
-use crate::types::PublicKey;
+use crate::types::{Hex, PublicKey};
 use crate::wire::handshake::{AuthMessage, AuthSigner};
+use crate::wire::receipt::{KeptReceipt, ReturnedReceipt};
 
+pub use claim::{Claim, ClaimTextError, SignedClaim};
 pub use file::FileKeyStore;
 #[cfg(feature = "os-keyring")]
 pub use keyring::OsKeyStore;
@@ -48,6 +51,13 @@ impl Wallet {
     #[must_use]
     pub fn address(&self) -> PublicKey {
         PublicKey(self.0.verifying_key().to_bytes())
+    }
+
+    /// Hands a receipt in again that this wallet's worker kept.
+    #[must_use]
+    pub fn return_receipt(&self, kept: KeptReceipt) -> ReturnedReceipt {
+        let wallet_signature = Hex(self.0.sign(&kept.return_message()).to_bytes());
+        ReturnedReceipt { kept, wallet_signature }
     }
 
     /// The seed as a key store keeps it: hex digits and a line end, wiped when dropped.

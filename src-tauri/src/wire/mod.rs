@@ -24,3 +24,6 @@ pub use slice::Slice;
 pub const WORKER_PATH: &str = "/v1/worker";
 /// Path under which a gateway that stops asks a hub to send away the workers that came through it.
 pub const LEAVE_PATH: &str = "/v1/leave";
+
+/// Path where receipts are handed in again, at the gateway and at the hub.
+pub const RECEIPTS_PATH: &str = "/v1/receipts";

@@ -4,9 +4,14 @@
 //! `hub_key 32 | hub_epoch u64 | session 16 | wallet 32 | assignments u64 | work_bytes u64 | voided_bytes u64 |
 //! sequence u64 | final u8`.
 
+use serde::{Deserialize, Serialize};
+
 use super::control::{Receipt, ReceiptAck};
 use super::signature::{Context, KeyPair, SignatureError};
 use crate::types::{Hex, PublicKey, SessionId};
+
+/// Longest JSON of a [`ReturnedReceipt`]: it takes about 900 bytes.
+pub const RETURNED_BYTES_MAX: usize = 2048;
 
 /// Why a receipt or its acknowledgement is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -145,6 +150,52 @@ pub fn verify_ack(ack: &ReceiptAck, receipt: &Receipt, session_key: &PublicKey) 
         return Err(ReceiptError::Sequence { got: ack.sequence, expected: receipt.sequence });
     }
     Ok(Context::ReceiptAck.verify(session_key, &[&signed_bytes(receipt)], &ack.signature)?)
+}
+
+/// A receipt with its agreement, as a worker keeps it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptReceipt {
+    /// Signed by the hub.
+    pub receipt: Receipt,
+    /// The session's key.
+    pub session_key: PublicKey,
+    /// Its agreement.
+    pub ack: ReceiptAck,
+}
+
+/// A kept receipt that its wallet hands in again, because a ledger has less: `POST /v1/receipts`.
+///
+/// The wallet vouches for the session key, which the hub may have forgotten by then.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReturnedReceipt {
+    /// As it was kept.
+    pub kept: KeptReceipt,
+    /// ed25519 by the wallet over the return context, the receipt's signed bytes and the session key.
+    pub wallet_signature: Hex<64>,
+}
+
+impl KeptReceipt {
+    /// What the wallet signs to hand it in.
+    #[must_use]
+    pub fn return_message(&self) -> Vec<u8> {
+        Context::ReceiptReturn.message(&[&signed_bytes(&self.receipt), &self.session_key.0])
+    }
+}
+
+impl ReturnedReceipt {
+    /// Checks all three signatures: the hub's of the counters, the session key's agreement, and the wallet's.
+    ///
+    /// # Errors
+    /// [`ReceiptError`]; also for a receipt of another hub than `hub`.
+    pub fn verify(&self, hub: &PublicKey) -> Result<(), ReceiptError> {
+        let KeptReceipt { receipt, session_key, ack } = &self.kept;
+        verify(receipt, hub)?;
+        verify_ack(ack, receipt, session_key)?;
+        let parts: [&[u8]; 2] = [&signed_bytes(receipt), &session_key.0];
+        Ok(Context::ReceiptReturn.verify(&receipt.wallet, &parts, &self.wallet_signature)?)
+    }
 }
 
 fn same<T: PartialEq + ToString>(what: &'static str, got: T, expected: T) -> Result<(), ReceiptError> {

@@ -29,6 +29,10 @@ pub enum Context {
     ReceiptAck,
     /// An operator invites to its network.
     Invite,
+    /// A wallet hands a receipt in again.
+    ReceiptReturn,
+    /// An operator vouches for a batch of settlements.
+    Settlement,
     /// A hub notes that a wallet or a device was caught.
     Caught,
 }
@@ -54,6 +58,8 @@ impl Context {
             Self::Receipt => "receipt",
             Self::ReceiptAck => "receipt-ack",
             Self::Invite => "invite",
+            Self::ReceiptReturn => "receipt-return",
+            Self::Settlement => "settlement",
             Self::Caught => "caught",
         }
     }

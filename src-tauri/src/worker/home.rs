@@ -6,7 +6,9 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::receipts;
 use crate::types::{Hex, WorkerId};
+use crate::wire::receipt::KeptReceipt;
 
 const ID_FILE: &str = "worker_id";
 const RECEIPTS_DIR: &str = "receipts";
@@ -61,6 +63,15 @@ fn worker_id(path: PathBuf) -> Result<WorkerId, HomeError> {
         }
         Err(source) => Err(HomeError::Io { path, source }),
     }
+}
+
+/// The receipts that the worker of a state directory has kept, and the files beside them that hold none.
+///
+/// # Errors
+/// A directory that cannot be read; none when there never was one.
+pub fn kept_receipts(state_dir: &Path) -> io::Result<(Vec<KeptReceipt>, Vec<PathBuf>)> {
+    let dir = state_dir.join(RECEIPTS_DIR);
+    if dir.exists() { receipts::kept(&dir) } else { Ok(Default::default()) }
 }
 
 /// Writes a file beside its old version, syncs it, and puts it in place.

@@ -47,7 +47,7 @@ use cache::Cache;
 pub use budget::Budget;
 pub use cache::CacheConfig;
 pub use hardware::Hardware;
-pub use home::HomeError;
+pub use home::{HomeError, kept_receipts};
 pub use status::{Phase, WorkerStatus};
 
 /// Where the experts come from.

@@ -8,26 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde::Serialize;
 use tokio::sync::watch;
 use tracing::warn;
 
 use super::home;
 use crate::types::{PublicKey, SessionId};
 use crate::wire::control::{Receipt, ReceiptAck};
-use crate::wire::receipt::{self, ReceiptError};
+use crate::wire::receipt::{self, KeptReceipt, RETURNED_BYTES_MAX, ReceiptError};
 use crate::wire::signature::KeyPair;
 
 /// Receipts kept; the oldest go first.
 const KEPT_MAX: usize = 256;
-
-/// What lies on disk per session.
-#[derive(Serialize)]
-struct Stored {
-    receipt: Receipt,
-    session_key: PublicKey,
-    ack: ReceiptAck,
-}
 
 /// Checks the receipts of one session and keeps the newest.
 pub(super) struct Receipts {
@@ -36,7 +27,7 @@ pub(super) struct Receipts {
     wallet: PublicKey,
     signer: KeyPair,
     last: Option<Receipt>,
-    to_disk: watch::Sender<Option<Arc<Stored>>>,
+    to_disk: watch::Sender<Option<Arc<KeptReceipt>>>,
 }
 
 impl Receipts {
@@ -65,14 +56,14 @@ impl Receipts {
         }
         let ack = receipt::ack(&self.signer, &receipt);
         self.last = Some(receipt.clone());
-        let stored = Stored { receipt, session_key: self.signer.public(), ack: ack.clone() };
+        let stored = KeptReceipt { receipt, session_key: self.signer.public(), ack: ack.clone() };
         self.to_disk.send_replace(Some(Arc::new(stored)));
         Ok(ack)
     }
 }
 
 /// Writes the newest receipt over the one before, until the session has ended and its last is written.
-async fn keep(dir: PathBuf, session_id: SessionId, mut newest: watch::Receiver<Option<Arc<Stored>>>) {
+async fn keep(dir: PathBuf, session_id: SessionId, mut newest: watch::Receiver<Option<Arc<KeptReceipt>>>) {
     let path = dir.join(format!("{session_id}.json"));
     if let Err(error) = blocking(move || prune(&dir)).await {
         warn!(%error, "old receipts stay");
@@ -85,6 +76,24 @@ async fn keep(dir: PathBuf, session_id: SessionId, mut newest: watch::Receiver<O
             warn!(%session_id, %error, "receipt not kept");
         }
     }
+}
+
+/// The receipts that are kept in `dir`, and the files among them that hold none.
+///
+/// # Errors
+/// A directory that cannot be read.
+pub fn kept(dir: &Path) -> io::Result<(Vec<KeptReceipt>, Vec<PathBuf>)> {
+    let (mut receipts, mut others) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(dir)?.take(2 * KEPT_MAX) {
+        let path = entry?.path();
+        let read =
+            fs::metadata(&path).ok().filter(|file| file.len() <= RETURNED_BYTES_MAX as u64).and(fs::read(&path).ok());
+        match read.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+            Some(receipt) => receipts.push(receipt),
+            None => others.push(path),
+        }
+    }
+    Ok((receipts, others))
 }
 
 /// Work on the disk, off the tasks that move bytes.

@@ -3,16 +3,24 @@
 //! A cursor is evidence of what the hub once showed, so the meter is raised to it. Until then the credit stands, but a
 //! void of that session would find less work than was paid.
 
-use sqlx::Row;
-
 use super::row::{cursor, text};
 use super::{Ledger, LedgerError, Put};
 use crate::ledger::entry::Meter;
+use crate::types::PublicKey;
 
 /// Cursors of one question and one write.
 const CURSORS_PER_PAGE: i64 = 500;
 
 impl Ledger {
+    /// The hubs that have started in this ledger.
+    ///
+    /// # Errors
+    /// A store that fails.
+    pub async fn hubs(&self) -> Result<Vec<PublicKey>, LedgerError> {
+        let rows = sqlx::query("SELECT hub FROM hub ORDER BY hub").fetch_all(&self.pool).await?;
+        rows.iter().map(|row| text(row, "hub")).collect()
+    }
+
     /// Raises this ledger's meters to what `credits`, the same ledger or the gateways' own, says was credited.
     ///
     /// Sessions that are open are refused: their hub counts them, and is right. Only hubs that have started in this
@@ -21,15 +29,14 @@ impl Ledger {
     /// # Errors
     /// A store that fails. What was raised before stays; doing it again is right.
     pub async fn repair_meters(&self, credits: &Self) -> Result<Put, LedgerError> {
-        let hubs = sqlx::query("SELECT hub FROM hub").fetch_all(&self.pool).await?;
         let mut all = Put::default();
-        for row in &hubs {
-            let (hub, mut after): (String, _) = (row.try_get("hub")?, String::new());
+        for hub in self.hubs().await? {
+            let mut after = String::new();
             loop {
                 let rows = sqlx::query(
                     "SELECT * FROM credit_cursor WHERE hub = $1 AND session > $2 ORDER BY session LIMIT $3",
                 )
-                .bind(hub.clone())
+                .bind(hub.to_string())
                 .bind(after)
                 .bind(CURSORS_PER_PAGE)
                 .fetch_all(&credits.pool)
