@@ -149,18 +149,19 @@ async fn settled(puppet: &Puppet, url: &str) -> u64 {
         }
         let metered: u64 = meters.iter().map(|meter| meter.work_bytes).sum();
         let statement = ledger.wallet(puppet.wallet).await.expect("a ledger");
-        let shown = puppet.shown();
-        let of = |session| shown.get(session).copied().unwrap_or_default();
-        for meter in &meters {
-            let (least, most) = (of(&meter.session).proven, of(&meter.session).accepted);
-            assert!((least..=most).contains(&meter.work_bytes), "{least} to {most}: {meter:?}");
+        {
+            let shown = puppet.shown();
+            let of = |session| shown.get(session).copied().unwrap_or_default();
+            for meter in &meters {
+                let (least, most) = (of(&meter.session).proven, of(&meter.session).accepted);
+                assert!((least..=most).contains(&meter.work_bytes), "{least} to {most}: {meter:?}");
+            }
+            let is_there = |session: &SessionId| meters.iter().any(|meter| meter.session == *session);
+            assert!(
+                shown.iter().all(|(session, shown)| shown.proven == 0 || is_there(session)),
+                "a proven session is gone"
+            );
         }
-        let is_there = |session: &SessionId| meters.iter().any(|meter| meter.session == *session);
-        assert!(
-            shown.iter().all(|(session, shown)| shown.proven == 0 || is_there(session)),
-            "a proven session is gone"
-        );
-        drop(shown);
         let is_final = meters.iter().all(|meter| meter.r#final);
         if is_final && statement.work_bytes == metered {
             break (metered, statement);
