@@ -169,9 +169,13 @@ impl World {
         Ok(Worker { ws, session })
     }
 
-    /// Lets go of what dialled the backbone and waits: a hub that is asked for its status looks whether it is there.
-    pub async fn forget_probes(&self) {
-        while timeout(Duration::from_millis(50), self.backbone.accept()).await.is_ok() {}
+    /// Answers whoever dials the backbone, for as long as it is polled: a hub that is asked for its status looks whether
+    /// the backbone is there.
+    pub async fn answer_probes(&self) {
+        loop {
+            let (stream, _) = self.backbone.accept().await.expect("a connection");
+            drop(Self::greet(stream).await);
+        }
     }
 
     /// A worker's side of a handshake that has not begun.

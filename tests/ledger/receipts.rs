@@ -20,7 +20,6 @@ fn wallet() -> Wallet {
 
 /// A session of the wallet that earns this many assignments and ends; its receipt.
 async fn work(world: &World, assignments: u32) -> KeptReceipt {
-    world.forget_probes().await;
     let (mut worker, mut backbone) = world.session(7, 1).await;
     backbone.round(&mut worker, 1, assignments).await;
     backbone.verdict(1, 0, assignments).await;
@@ -52,55 +51,65 @@ async fn credited(gateway: &TestGateway, work_bytes: u64) {
     assert_eq!(statement["pending_nano_kvr"], work_bytes * 7);
 }
 
+/// A gateway at the world's hub, for as long as `story` takes.
+async fn with_gateway(world: &World, story: impl AsyncFnOnce(&TestGateway)) {
+    let run = async {
+        let gateway = TestGateway::start(world.hub, &world.ledger, |_| ()).await;
+        story(&gateway).await;
+        gateway.stop().await;
+    };
+    tokio::select! {
+        () = run => {}
+        () = world.answer_probes() => unreachable!("probes are answered for ever"),
+    }
+}
+
+/// Stops the hub; what its ledger holds then.
+async fn stopped(world: &mut World) -> Vec<u8> {
+    world.stop_hub();
+    world.stopped().await.expect("a clean stop");
+    world.closed_ledger().await
+}
+
 /// One ledger for hub and gateway, as operators of one machine have it.
 #[tokio::test(flavor = "multi_thread")]
 async fn receipts_bring_back_what_a_ledger_lost_with_its_last_hours() {
     let mut world = World::start().await;
     let before = work(&world, 5).await;
-    let gateway = TestGateway::start(world.hub, &world.ledger, |_| ()).await;
-    credited(&gateway, 5 * EACH).await;
-    gateway.stop().await;
-    world.stop_hub();
-    world.stopped().await.expect("a clean stop");
-    let backup = world.closed_ledger().await;
+    with_gateway(&world, async |gateway| credited(gateway, 5 * EACH).await).await;
+    let backup = stopped(&mut world).await;
 
     world.reopen(None).await;
     let lost = work(&world, 3).await;
-    let gateway = TestGateway::start(world.hub, &world.ledger, |_| ()).await;
-    credited(&gateway, 8 * EACH).await;
-    gateway.stop().await;
-    world.stop_hub();
-    world.stopped().await.expect("a clean stop");
-    world.closed_ledger().await;
+    with_gateway(&world, async |gateway| credited(gateway, 8 * EACH).await).await;
+    stopped(&mut world).await;
 
     world.reopen(Some(&backup)).await;
-    let gateway = TestGateway::start(world.hub, &world.ledger, |_| ()).await;
-    credited(&gateway, 5 * EACH).await;
-    gateway.get_until("/status", |status| status["hubs"][0]["hub"] == world.hub_key.to_string()).await;
     let returned = wallet().return_receipt(lost.clone());
-    for forged in [
+    let more = Receipt { work_bytes: 9 * EACH, ..lost.receipt.clone() };
+    let forged = [
         Wallet::from_seed(&[8; 32]).return_receipt(lost.clone()),
-        wallet().return_receipt(KeptReceipt {
-            receipt: Receipt { work_bytes: 9 * EACH, ..lost.receipt.clone() },
-            ..lost.clone()
-        }),
+        wallet().return_receipt(KeptReceipt { receipt: more, ..lost.clone() }),
         wallet().return_receipt(KeptReceipt { session_key: PublicKey([1; 32]), ..lost.clone() }),
         ReturnedReceipt { kept: before.clone(), ..returned.clone() },
-    ] {
-        assert_eq!(hand_in(&gateway, &forged).await.0, 400);
-    }
-    assert_eq!(hand_in(&gateway, &returned).await, (200, json!({ "raised": true })));
-    credited(&gateway, 8 * EACH).await;
-    for known in [returned, wallet().return_receipt(before)] {
-        assert_eq!(hand_in(&gateway, &known).await, (200, json!({ "raised": false })));
-    }
-    gateway.stop().await;
+    ];
+    with_gateway(&world, async |gateway| {
+        credited(gateway, 5 * EACH).await;
+        gateway.get_until("/status", |status| status["hubs"][0]["hub"] == world.hub_key.to_string()).await;
+        for forged in &forged {
+            assert_eq!(hand_in(gateway, forged).await.0, 400);
+        }
+        assert_eq!(hand_in(gateway, &returned).await, (200, json!({ "raised": true })));
+        credited(gateway, 8 * EACH).await;
+        for known in [&returned, &wallet().return_receipt(before)] {
+            assert_eq!(hand_in(gateway, known).await, (200, json!({ "raised": false })));
+        }
+    })
+    .await;
     // Work goes on beside what came back.
     work(&world, 2).await;
-    let gateway = TestGateway::start(world.hub, &world.ledger, |_| ()).await;
-    credited(&gateway, 10 * EACH).await;
+    with_gateway(&world, async |gateway| credited(gateway, 10 * EACH).await).await;
     assert_sound(&world.ledger).await;
-    gateway.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

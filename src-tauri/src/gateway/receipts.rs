@@ -33,11 +33,16 @@ pub async fn take(State(api): State<Arc<Api>>, body: Bytes) -> Result<Json<Retur
         returned.ok_or_else(|| Refusal::new(400, "receipt", "expected a kept receipt, signed by its wallet"))?;
     let hub = returned.kept.receipt.hub_key;
     returned.verify(&hub).map_err(|error| Refusal::new(400, "receipt", error))?;
-    let leg = api.metrics.legs.all().into_iter().find(|leg| leg.view().hub == Some(hub));
-    let leg = leg.ok_or_else(|| Refusal::new(404, "hub", format!("no hub of this gateway has the key {hub}")))?;
+    let legs = api.metrics.legs.all();
+    let leg = legs.iter().find(|leg| leg.view().hub == Some(hub)).ok_or_else(|| {
+        if legs.iter().any(|leg| leg.view().hub.is_none()) {
+            return Refusal::new(503, "hub", "a hub of this gateway was not heard of yet, try again");
+        }
+        Refusal::new(404, "hub", format!("no hub of this gateway has the key {hub}"))
+    })?;
     // As the hub reads it: a head alone, like all that it is asked.
     let target = format!("{RECEIPTS_PATH}?receipt={}", BASE64_URL_SAFE_NO_PAD.encode(&body));
-    match hub_leg::post(&leg, &target, &api.config).await {
+    match hub_leg::post(leg, &target, &api.config).await {
         Ok(returned) => Ok(Json(returned)),
         Err(HubError::Status { got: 409, .. }) => Err(Refusal::new(
             409,

@@ -82,6 +82,12 @@ impl Ledger {
 }
 
 async fn sum_transfers(tx: &mut Transaction<'static, Any>, audit: &mut Audit) -> Result<(), LedgerError> {
+    // First, because it reads the table from end to end: what the indexes are asked for is in memory then.
+    let mut rows = sqlx::query(ODD_TRANSFERS).fetch(&mut **tx);
+    while let Some(row) = rows.try_next().await? {
+        audit.odd_transfer(&transfer(&row)?);
+    }
+    drop(rows);
     let by_session = format!(
         "SELECT kind, session, MIN(wallet) AS one, MAX(wallet) AS other, {} FROM transfer GROUP BY kind, session",
         chain_columns("bytes_from", "bytes_to", "amount")
@@ -90,11 +96,6 @@ async fn sum_transfers(tx: &mut Transaction<'static, Any>, audit: &mut Audit) ->
     while let Some(row) = rows.try_next().await? {
         let wallets = (text(&row, "one")?, text(&row, "other")?);
         audit.session(text(&row, "session")?, kind(&row)?, wallets, &chain(&row)?);
-    }
-    drop(rows);
-    let mut rows = sqlx::query(ODD_TRANSFERS).fetch(&mut **tx);
-    while let Some(row) = rows.try_next().await? {
-        audit.odd_transfer(&transfer(&row)?);
     }
     drop(rows);
     let mut rows = sqlx::query(SEQUENCES).fetch(&mut **tx);
