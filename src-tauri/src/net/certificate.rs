@@ -122,7 +122,7 @@ mod tests {
 
         std::fs::write(&cert, &new.cert_pem).unwrap();
         let Look::Kept(error) = files.look() else { panic!("a key of another certificate") };
-        assert!(error.to_string().contains("nconsistent"), "{error}");
+        assert!(error.to_string().contains("consistent"), "{error}");
         assert!(matches!(files.look(), Look::Unchanged), "told once");
         std::fs::write(&cert, &new.cert_pem[..new.cert_pem.len() / 2]).unwrap();
         assert!(matches!(files.look(), Look::Kept(TlsError::Pem { .. })));
