@@ -14,7 +14,36 @@ mod desktop {
     use tauri_build::{AppManifest, Attributes};
 
     /// What the page may ask for; each is a function of `src/desktop/commands.rs`.
-    const COMMANDS: &[&str] = &["watch", "offer", "accept", "decline", "leave", "contribute", "open_wallet", "quit"];
+    const COMMANDS: &[&str] = &[
+        "watch",
+        "offer",
+        "accept",
+        "decline",
+        "leave",
+        "contribute",
+        "pause",
+        "resume",
+        "switch_device",
+        "save_settings",
+        "confirm_download",
+        "delete_slices",
+        "remove_everything",
+        "receipts",
+        "open_wallet",
+        "show_phrase",
+        "verify_phrase",
+        "restore_wallet",
+        "new_wallet",
+        "set_password",
+        "unlock",
+        "claim",
+        "diagnose",
+        "save_report",
+        "start_at_login",
+        "close_window",
+        "stay",
+        "quit",
+    ];
 
     pub fn build() {
         page(Path::new("../ui"));

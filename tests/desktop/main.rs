@@ -4,11 +4,13 @@
 
 #[path = "../support/fleet.rs"]
 mod fleet;
+mod looks;
 mod menu;
 mod page;
 #[path = "../support/process.rs"]
 mod process;
 mod session;
+mod states;
 mod stories;
 mod troubles;
 

@@ -54,6 +54,8 @@ pub struct Line {
     id: i32,
     pub label: String,
     pub enabled: bool,
+    /// Whether it is marked, where it can be.
+    pub checked: bool,
 }
 
 /// The menu of the app's icon.
@@ -71,11 +73,13 @@ impl Menu {
         Self { proxy }
     }
 
-    /// Its lines, separators left out.
+    /// Its lines and those of its submenus behind theirs, separators left out.
     pub async fn lines(&self) -> Vec<Line> {
-        let ask = (0, -1, vec!["label", "enabled"]);
+        let ask = (0, -1, vec!["label", "enabled", "toggle-state"]);
         let Ok(layout) = self.proxy.call::<_, _, Layout>("GetLayout", &ask).await else { return Vec::new() };
-        layout.1.2.into_iter().filter_map(line).collect()
+        let mut lines = Vec::new();
+        take(layout.1.2, &mut lines);
+        lines
     }
 
     /// The line that starts so, once there is one.
@@ -95,9 +99,19 @@ impl Menu {
     }
 }
 
-fn line(item: OwnedValue) -> Option<Line> {
-    let (id, properties, _): (i32, HashMap<String, OwnedValue>, Vec<OwnedValue>) = item.try_into().ok()?;
+fn take(items: Vec<OwnedValue>, lines: &mut Vec<Line>) {
+    for item in items {
+        let Ok((id, properties, below)) = <(i32, HashMap<String, OwnedValue>, Vec<OwnedValue>)>::try_from(item) else {
+            continue;
+        };
+        lines.extend(line(id, &properties));
+        take(below, lines);
+    }
+}
+
+fn line(id: i32, properties: &HashMap<String, OwnedValue>) -> Option<Line> {
     let label: String = properties.get("label")?.try_clone().ok()?.try_into().ok()?;
     let enabled = properties.get("enabled").is_none_or(|value| bool::try_from(value).unwrap_or(true));
-    Some(Line { id, label: label.replace('_', ""), enabled })
+    let checked = properties.get("toggle-state").is_some_and(|value| i32::try_from(value) == Ok(1));
+    Some(Line { id, label: label.replace('_', ""), enabled, checked })
 }

@@ -48,10 +48,14 @@ impl Page {
         self.post("/execute/async", json!({"script": script, "args": args})).await.unwrap_or(Value::Null)
     }
 
-    async fn ask(&self, id: &str, what: &str) -> Option<String> {
-        let script = format!("return document.getElementById(arguments[0]).{what}");
-        let answer = self.post("/execute/sync", json!({"script": script, "args": [id]})).await?;
+    /// What a script returns: a text, or whether.
+    async fn value(&self, script: &str, args: Value) -> Option<String> {
+        let answer = self.post("/execute/sync", json!({"script": script, "args": args})).await?;
         answer.as_str().map(str::to_owned).or_else(|| answer.as_bool().map(|b| b.to_string()))
+    }
+
+    async fn ask(&self, id: &str, what: &str) -> Option<String> {
+        self.value(&format!("return document.getElementById(arguments[0]).{what}"), json!([id])).await
     }
 
     /// An element's text.
@@ -62,9 +66,7 @@ impl Page {
     /// One of its data attributes, or of the page's body for the id `body`.
     pub async fn data(&self, id: &str, name: &str) -> Option<String> {
         if id == "body" {
-            let script = "return document.body.dataset[arguments[0]]";
-            let answer = self.post("/execute/sync", json!({"script": script, "args": [name]})).await?;
-            return answer.as_str().map(str::to_owned);
+            return self.value("return document.body.dataset[arguments[0]]", json!([name])).await;
         }
         self.ask(id, &format!("dataset.{name}")).await
     }
@@ -110,12 +112,33 @@ impl Page {
         until(&format!("the text of {id}"), async || self.text(id).await.filter(|text| wish(text))).await
     }
 
-    /// Waits for the page's state.
-    pub async fn until_state(&self, state: &str) {
-        until(&format!("the state {state}"), async || {
-            self.data("body", "state").await.filter(|seen| seen == state).map(drop)
+    /// Waits until an element's data attribute, or the body's, is this.
+    pub async fn until_data(&self, id: &str, name: &str, value: &str) {
+        until(&format!("{name} {value} of {id}"), async || {
+            self.data(id, name).await.filter(|seen| seen == value).map(drop)
         })
         .await;
+    }
+
+    /// Waits for the page's state.
+    pub async fn until_state(&self, state: &str) {
+        self.until_data("body", "state", state).await;
+    }
+
+    /// Goes to a page.
+    pub async fn go(&self, route: &str) {
+        self.click(&format!("to-{route}")).await;
+        let is_there = "return location.hash === '#' + arguments[0]";
+        until("the page", async || self.value(is_there, json!([route])).await.filter(|is| is == "true")).await;
+    }
+
+    /// The open wallet's address, read on its page.
+    pub async fn wallet(&self) -> String {
+        self.until_data("body", "wallet", "ready").await;
+        self.go("wallet").await;
+        let address = self.until_text("wallet", |text| text.len() > 31).await;
+        self.go("home").await;
+        address
     }
 
     /// Accepts the invitation of a pasted code.
@@ -123,20 +146,45 @@ impl Page {
         self.paste("code", code).await;
         self.click("read").await;
         until("the invitation", async || self.sees("offer").await.then_some(())).await;
-        self.shot("invitation").await;
         self.click("accept").await;
         until("the network", async || self.sees("leave").await.then_some(())).await;
     }
 
-    /// Keeps a picture of the screen where `KVASIR_SHOTS` says, if it does. The driver's own pictures are none of the
+    /// Shows `view` on the page `route` in place of what the engine says, from now on.
+    pub async fn feed(&self, route: &str, view: &Value) {
+        // The page takes its channel's messages in their order and ignores what comes late: these are ahead of all that
+        // the engine sends meanwhile. The page's frame is there when it has painted.
+        let script = "const [route, view, done] = arguments, inner = window.__TAURI_INTERNALS__;
+            document.querySelector('dialog')?.close();
+            const first = window.fed ?? 0, last = first + (window.fed === undefined ? 100 : 1);
+            for (let index = first; index < last; index++)
+                for (const id of [...inner.callbacks.keys()]) inner.runCallback(id, { index, message: view });
+            window.fed = last;
+            const shown = () => requestAnimationFrame(() => requestAnimationFrame(() => done(true)));
+            if (location.hash === '#' + route) return shown();
+            addEventListener('hashchange', shown, { once: true });
+            location.hash = route;";
+        assert_eq!(self.run(script, json!([route, view])).await, Value::Bool(true));
+    }
+
+    /// Gives the page so much room.
+    pub async fn resize(&self, width: u32, height: u32) {
+        until("the window's size", async || {
+            self.post("/window/rect", json!({"width": width, "height": height})).await?;
+            let script = "const done = arguments[0]; requestAnimationFrame(() => done(innerWidth))";
+            (self.run(script, json!([])).await == width).then_some(())
+        })
+        .await;
+    }
+
+    /// Keeps a picture of the window where `KVASIR_SHOTS` says, if it does. The driver's own pictures are none of the
     /// real window, and the third one of a session never comes.
     pub async fn shot(&self, name: &str) {
         let Some(dir) = std::env::var_os("KVASIR_SHOTS").map(PathBuf::from) else { return };
-        let theme = std::env::var("KVASIR_SHOTS_THEME").unwrap_or_else(|_| "light".into());
         std::fs::create_dir_all(&dir).unwrap();
         // What the page has changed is painted a moment later.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let picture = dir.join(format!("{name}-{theme}.png"));
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        let picture = dir.join(format!("{name}.png"));
         assert!(Command::new("import").args(["-window", "Kvasir"]).arg(picture).status().unwrap().success());
     }
 }

@@ -49,7 +49,14 @@ pub struct Session {
 impl Session {
     /// A session with an open keyring and a tray.
     pub async fn usual() -> Self {
+        Self::usual_in("light").await
+    }
+
+    /// The same with a desktop that is light or dark.
+    pub async fn usual_in(theme: &str) -> Self {
         let mut session = Self::bare();
+        let gtk = format!("[Settings]\ngtk-application-prefer-dark-theme={}\n", u8::from(theme == "dark"));
+        std::fs::write(session.home.path().join("config/gtk-3.0/settings.ini"), gtk).unwrap();
         session.keyring(true);
         session.tray_host().await;
         session
@@ -62,9 +69,6 @@ impl Session {
             std::fs::create_dir_all(home.path().join(dir)).unwrap();
         }
         std::fs::set_permissions(home.path().join("run"), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-        let dark = u8::from(std::env::var("KVASIR_SHOTS_THEME").is_ok_and(|theme| theme == "dark"));
-        let gtk = format!("[Settings]\ngtk-application-prefer-dark-theme={dark}\n");
-        std::fs::write(home.path().join("config/gtk-3.0/settings.ini"), gtk).unwrap();
         let config = home.path().join("bus.conf");
         std::fs::write(&config, BUS).unwrap();
         let mut daemon = Command::new("dbus-daemon")

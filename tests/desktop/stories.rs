@@ -47,17 +47,15 @@ async fn first_start_join_contribute_get_paid_pause_quit() {
     let page = Page::open(&mut session, &[]).await;
     eprintln!("page with its status after {:?}, the driver's start included", start.elapsed());
     page.until_state("paused").await;
-    let wallet = page.until_text("wallet", |text| text.len() > 31).await;
+    let wallet = page.wallet().await;
     until("the wallet's record", async || std::fs::read_to_string(session.state().join("wallet")).ok()).await;
     let kept = keyring_entry(&session, &wallet);
     assert_eq!(kept.len(), 64, "the seed is in the keyring");
     assert!(!page.can("contribute").await);
-    page.until_text("missing", |text| text.contains("join a network")).await;
-    page.shot("first-start").await;
+    page.until_data("body", "why", "no_network").await;
 
     page.join(&code).await;
     page.until_text("pending", |text| text == "0.00000").await;
-    page.shot("joined").await;
 
     // Contribute by the tray; a generation is served.
     let (connection, watcher) = session.host();
@@ -66,7 +64,7 @@ async fn first_start_join_contribute_get_paid_pause_quit() {
     until("Contribute", async || menu.line("Contribute").await.enabled.then_some(())).await;
     menu.click("Contribute").await;
     page.until_state("working").await;
-    page.until_text("slice", |text| text.starts_with("experts ")).await;
+    page.until_data("slice", "kind", "held").await;
     assert_eq!(fleet.sessions().await, 1);
     generate(&fleet, 24).await;
 
@@ -78,17 +76,20 @@ async fn first_start_join_contribute_get_paid_pause_quit() {
     let kvr = account["pending_kvr"].as_str().unwrap();
     assert_eq!(page.text("pending").await.as_deref(), Some(kvr));
     assert_eq!(menu.line("Pending: ").await.label, format!("Pending: {kvr} KVR"));
-    page.until_text("credit", |text| text.starts_with("last credit")).await;
-    page.shot("working").await;
+    page.until_text("credit", |text| text.starts_with("Last credit")).await;
 
-    // Pause in the window: the worker is gone from the hub.
-    page.click("contribute").await;
+    // Pause by the tray: the worker is gone from the hub; resumed in the window, and stopped there.
+    menu.click("For 1 hour").await;
     page.until_state("paused").await;
+    page.until_text("why", |text| text.starts_with("Not earning: paused until ")).await;
     until("an empty hub", async || (fleet.sessions().await == 0).then_some(())).await;
-    assert_eq!(menu.line("Contribute").await.label, "Contribute");
-    page.shot("paused").await;
-
+    assert!(menu.line("Resume").await.enabled && !menu.line("Pause").await.enabled);
     page.click("contribute").await;
+    page.until_state("working").await;
+    page.click("contribute").await;
+    page.until_data("body", "state", "paused").await;
+    assert!(menu.line("Contribute").await.enabled);
+    menu.click("Contribute").await;
     page.until_state("working").await;
     menu.click("Quit").await;
     assert_eq!(until("the end", async || session.noted("ended")).await, 0);
@@ -125,7 +126,6 @@ async fn a_second_start_shows_the_first_ones_window_with_the_invitation_of_its_l
     page.until_text("offer-operator", |text| !text.is_empty()).await;
     again(&["--open", &code[..code.len() - 9]]);
     until("the refusal", async || page.data("problem", "code").await.filter(|code| code.starts_with("invite_"))).await;
-    page.shot("refused-code").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

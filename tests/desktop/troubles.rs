@@ -30,10 +30,9 @@ async fn without_a_secret_service_the_window_says_so_and_a_later_one_is_found() 
     page.until_state("error").await;
     assert!(!page.can("contribute").await);
     assert!(!session.state().join("wallet").exists(), "no wallet was made");
-    page.shot("no-keyring").await;
     session.keyring(true);
     page.click("retry").await;
-    page.until_text("wallet", |text| text.len() > 31).await;
+    page.until_data("body", "wallet", "ready").await;
     page.until_state("paused").await;
 }
 
@@ -65,7 +64,6 @@ async fn a_wallet_whose_key_is_missing_is_shown_for_recovery_and_not_replaced() 
     page.click("retry").await;
     page.until_text("lost", |text| text == ADDRESS).await;
     assert_eq!(std::fs::read_to_string(record).unwrap().trim(), ADDRESS);
-    page.shot("key-missing").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,7 +77,6 @@ async fn without_a_tray_the_window_stays_and_says_why() {
     close_window(&session);
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert!(has_window(&session), "there would be no way back");
-    page.shot("no-tray").await;
     // Somebody who shows icons comes; the window may go.
     session.tray_host().await;
     until("no notice", async || (!page.sees("tray").await).then_some(())).await;
@@ -113,13 +110,13 @@ async fn a_gateway_that_is_away_is_named() {
     let gateways = vec!["wss://127.0.0.1:9".to_owned()];
     let invite = Invite { operator: operator.public(), gateways, ca_pem: None, expires_unix_s };
     let page = Page::open(&mut session, &[]).await;
-    page.until_text("wallet", |text| text.len() > 31).await;
+    page.until_data("body", "wallet", "ready").await;
     page.join(&invite.sign(&operator).unwrap()).await;
     page.click("contribute").await;
     page.until_state("offline").await;
-    page.until_text("link", |text| text.starts_with("offline: ")).await;
+    page.until_text("link", |text| text.starts_with("Offline: ")).await;
+    page.until_data("body", "why", "offline").await;
     page.until_text("credit", |text| text.contains("gateway does not answer")).await;
-    page.shot("offline").await;
     page.click("contribute").await;
     page.until_state("paused").await;
 }

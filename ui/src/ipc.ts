@@ -90,7 +90,7 @@ total_bytes: number, } | { "kind": "held",
  */
 experts: string, };
 
-export type Account = { 
+export type Account = { per_day: Array<DayEarned>, 
 /**
  * Credited and not paid out, exactly.
  */
@@ -108,7 +108,7 @@ last_credit_unix_ms: number | null,
  */
 asked_unix_ms: number, };
 
-export type Status = { 
+export type Status = { pause: Pause | null, standing_by: StandingBy | null, why_not_earning: Why, devices: Array<Device>, legs: Legs, download: Download | null, confirm_download: ConfirmDownload | null, state_problem: Problem | null, settings: Settings, 
 /**
  * All in one word.
  */
@@ -120,7 +120,7 @@ contributing: boolean,
 /**
  * The wallet.
  */
-wallet: WalletState, 
+wallet: WalletStatus, 
 /**
  * What computes.
  */
@@ -164,7 +164,7 @@ network_problem: Problem | null, };
 
 export type Tray = "shown" | "no_host" | "no_library";
 
-export type View = { 
+export type View = { language: string, is_closing: boolean, starts_at_login: boolean | null, 
 /**
  * What the engine says.
  */
@@ -181,3 +181,24 @@ opened_problem: Problem | null,
  * The program's version.
  */
 version: string, };
+
+export type Pause = { kind: PauseKind, until_unix_s: number | null };
+export type PauseKind = "hour" | "until_resumed";
+export type Reason = "schedule" | "battery" | "metered" | "exclusive_app" | "user_active" | "duty";
+export type StandingBy = { reason: Reason, detail: string, until_unix_s: number | null };
+export type WhyCode = "earning" | "no_wallet" | "no_network" | "no_device" | "paused" | "standing_by" | "offline" | "no_lease" | "downloading" | "being_checked" | "no_work" | "update_required" | "problem";
+export type Why = { code: WhyCode, args: { [key in string]?: string } };
+export type DeviceKind = "gpu" | "cpu";
+export type Device = { id: string, name: string, kind: DeviceKind, on: boolean, used: boolean, why: string | null, memory_bytes: number };
+export type Download = { needed_bytes: number, done_bytes: number, free_disk_bytes: number, cap_bytes: number, bytes_per_s: number, eta_s: number | null };
+export type ConfirmDownload = { needed_bytes: number, free_disk_bytes: number, cap_bytes: number, eta_s: number | null };
+export type Leg = "off" | "up" | "down" | "connecting";
+export type Legs = { gateway_rtt_ms: number | null, backbone_rtt_ms: number | null, gateway: Leg, hub: Leg, backbone: Leg };
+export type Stored = "keyring" | "password_file" | "none";
+export type Needs = "restore" | "password";
+export type WalletStatus = { backed_up: boolean, has_phrase: boolean, stored: Stored, needs: Needs | null } & WalletState;
+export type DayEarned = { day: string, nano: string };
+export type ReceiptLine = { epoch: number, session: string, nano: string, work_bytes: number, voided_bytes: number, unix_s: number, is_final: boolean };
+export type Hours = { days: number, from_min: number, to_min: number };
+export type Language = "auto" | "en" | "es" | "fr" | "ja" | "ko";
+export type Settings = { gateways: Array<string>, vram_cap_bytes: number | null, disk_cap_bytes: number, duty_percent: number, schedule: Array<Hours>, on_battery: boolean, on_metered: boolean, only_when_idle: boolean, pause_for_apps: Array<string>, pause_for_fullscreen: boolean, notifications: boolean, language: Language };

@@ -2,17 +2,45 @@
 
 use tauri::ipc::{Channel, Invoke};
 use tauri::{AppHandle, State, Wry};
+use zeroize::Zeroizing;
 
 use super::shell::{self, Shell};
-use crate::engine::{EngineError, Problem, View};
+use crate::engine::{EngineError, PauseKind, Problem, ReceiptLine, Settings, View};
 
-type Answer = Result<(), Problem>;
+type Answer<T = ()> = Result<T, Problem>;
 
 pub(super) fn handler() -> impl Fn(Invoke<Wry>) -> bool + Send + Sync + 'static {
-    tauri::generate_handler![watch, offer, accept, decline, leave, contribute, open_wallet, quit]
+    tauri::generate_handler![
+        watch,
+        offer,
+        accept,
+        decline,
+        leave,
+        contribute,
+        pause,
+        resume,
+        switch_device,
+        save_settings,
+        confirm_download,
+        delete_slices,
+        remove_everything,
+        receipts,
+        open_wallet,
+        show_phrase,
+        verify_phrase,
+        restore_wallet,
+        new_wallet,
+        set_password,
+        unlock,
+        claim,
+        start_at_login,
+        close_window,
+        stay,
+        quit
+    ]
 }
 
-fn answer(done: Result<(), EngineError>) -> Answer {
+fn answer<T>(done: Result<T, EngineError>) -> Answer<T> {
     done.map_err(|error| Problem::from(&error))
 }
 
@@ -59,8 +87,104 @@ async fn contribute(on: bool, shell: State<'_, Shell>) -> Answer {
 }
 
 #[tauri::command]
+async fn pause(kind: PauseKind, shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.pause(kind).await)
+}
+
+#[tauri::command]
+async fn resume(shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.resume().await)
+}
+
+#[tauri::command]
+async fn switch_device(id: String, on: bool, shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.switch_device(id, on).await)
+}
+
+#[tauri::command]
+async fn save_settings(settings: Settings, shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.save_settings(settings).await)
+}
+
+#[tauri::command]
+async fn confirm_download(yes: bool, shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.confirm_download(yes).await)
+}
+
+#[tauri::command]
+async fn delete_slices(shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.delete_slices().await)
+}
+
+#[tauri::command]
+async fn remove_everything(confirmed_without_backup: bool, app: AppHandle, shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.remove_everything(confirmed_without_backup).await)?;
+    shell.start_at_login(&app, false)
+}
+
+#[tauri::command]
+async fn receipts(shell: State<'_, Shell>) -> Answer<Vec<ReceiptLine>> {
+    answer(shell.engine.receipts().await)
+}
+
+#[tauri::command]
 async fn open_wallet(shell: State<'_, Shell>) -> Answer {
     answer(shell.engine.open_wallet().await)
+}
+
+#[tauri::command]
+async fn show_phrase(shell: State<'_, Shell>) -> Answer<Vec<String>> {
+    // The page's copy is its own; the engine's is wiped here.
+    answer(shell.engine.show_phrase().await).map(|words| words.to_vec())
+}
+
+#[tauri::command]
+async fn verify_phrase(answers: Vec<(usize, String)>, shell: State<'_, Shell>) -> Answer {
+    let answers = answers.into_iter().map(|(position, word)| (position, Zeroizing::new(word))).collect();
+    answer(shell.engine.verify_phrase(answers).await)
+}
+
+#[tauri::command]
+async fn restore_wallet(phrase: String, shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.restore_wallet(Zeroizing::new(phrase)).await)
+}
+
+#[tauri::command]
+async fn new_wallet(shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.new_wallet().await)
+}
+
+#[tauri::command]
+async fn set_password(password: String, shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.set_password(Zeroizing::new(password)).await)
+}
+
+#[tauri::command]
+async fn unlock(password: String, shell: State<'_, Shell>) -> Answer {
+    answer(shell.engine.unlock(Zeroizing::new(password)).await)
+}
+
+#[tauri::command]
+async fn claim(nano: Option<String>, shell: State<'_, Shell>) -> Answer<String> {
+    answer(shell.engine.claim(nano).await)
+}
+
+#[tauri::command]
+async fn start_at_login(on: bool, app: AppHandle, shell: State<'_, Shell>) -> Answer {
+    shell.start_at_login(&app, on)
+}
+
+/// Closes the window after its first close was explained.
+#[tauri::command]
+async fn close_window(app: AppHandle, shell: State<'_, Shell>) -> Answer {
+    shell.answer_closing(&app, true);
+    Ok(())
+}
+
+#[tauri::command]
+async fn stay(app: AppHandle, shell: State<'_, Shell>) -> Answer {
+    shell.answer_closing(&app, false);
+    Ok(())
 }
 
 #[tauri::command]

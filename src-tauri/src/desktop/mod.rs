@@ -4,12 +4,17 @@
 //! and passes clicks on. **Promises:** one instance; a closed window costs no web process; where no tray shows the
 //! icon, the window stays and says so; Quit, SIGTERM and the end of a session let the worker drain first.
 
+mod autostart;
 mod commands;
+mod face;
+#[cfg(target_os = "linux")]
+mod notices;
 mod shell;
 mod tray;
 #[cfg(target_os = "linux")]
 mod tray_host;
 mod window;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,7 +25,9 @@ use tokio::runtime::Runtime;
 use crate::engine::{Engine, EngineConfig, FindHardware, Tray};
 use crate::wallet::OsKeyStore;
 use crate::worker::network;
+use face::Face;
 use shell::Shell;
+use window::Page;
 
 /// Name under which the keyring keeps this app's wallet.
 const KEYRING_SERVICE: &str = "net.kvasir.app";
@@ -69,18 +76,19 @@ pub fn run(options: Options, runtime: &Runtime) -> Result<ExitCode, DesktopError
             if let Some(text) = join {
                 app.state::<Shell>().open(text).await;
             }
-            window::show_soon(&app);
+            window::show_soon(&app, Page::Home);
         });
     };
     let app = tauri::Builder::default()
         .plugin(tauri_plugin_single_instance::init(opened))
         .invoke_handler(commands::handler())
         .on_window_event(|window, event| {
-            if let WindowEvent::CloseRequested { api, .. } = event
-                && window.state::<Shell>().tray() != Tray::Shown
-            {
+            if let WindowEvent::CloseRequested { api, .. } = event {
+                let shell = window.state::<Shell>();
                 // Without an icon there would be no way back.
-                api.prevent_close();
+                if shell.tray() != Tray::Shown || !shell.may_close() {
+                    api.prevent_close();
+                }
             }
         })
         .setup(move |app| Ok(start(app, options)?))
@@ -104,15 +112,18 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     let config = EngineConfig::new(state.clone(), store, (options.hardware)(&state));
     // The engine's task ends with its last handle, or with Quit.
     let (engine, _) = Engine::start(EngineConfig { memory_bytes: options.memory_bytes, ..config });
-    let shell = Shell::new(engine, app.package_info().version.to_string());
+    let shell = Shell::new(engine, app.handle(), state);
     app.manage(shell.clone());
-    let icon = tray::Icon::build(app.handle());
+    let face = Face::of(&shell.views().borrow());
+    let icon = tray::Icon::build(app.handle(), &face).map(|icon| (icon, face));
     if icon.is_none() {
         shell.set_tray(Tray::NoLibrary);
     } else {
         #[cfg(target_os = "linux")]
         tauri::async_runtime::spawn(tray_host::watch(shell.clone()));
     }
+    #[cfg(target_os = "linux")]
+    tauri::async_runtime::spawn(notices::keep(shell.clone()));
     tauri::async_runtime::spawn(shell.clone().keep_view());
     tauri::async_runtime::spawn(window::keep_reachable(app.handle().clone(), shell.clone()));
     tauri::async_runtime::spawn(tray::keep(app.handle().clone(), shell.clone(), icon));
@@ -125,7 +136,7 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
         tauri::async_runtime::spawn(async move { shell.open(text).await });
     }
     if !options.hidden {
-        window::show(app.handle())?;
+        window::show(app.handle(), Page::Home)?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! What the commands, the tray and the window share: the engine and the view of it.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tauri::AppHandle;
@@ -7,8 +8,13 @@ use tauri::Manager;
 use tauri::async_runtime::JoinHandle;
 use tokio::sync::watch;
 
+use super::words::Words;
+use super::{autostart, window};
 use crate::engine::{Engine, Problem, Tray, View};
 use crate::shutdown;
+
+/// The file that remembers that the first close was explained.
+const EXPLAINED: &str = "close-explained";
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -18,12 +24,15 @@ pub(super) struct Shell {
     view: Arc<watch::Sender<View>>,
     /// What feeds the page; a page that comes later has its own.
     feeding: Arc<Mutex<Option<JoinHandle<()>>>>,
+    state_dir: PathBuf,
 }
 
 impl Shell {
-    pub fn new(engine: Engine, version: String) -> Self {
-        let view = View { engine: engine.status(), version, ..View::default() };
-        Self { engine, view: Arc::new(watch::Sender::new(view)), feeding: Arc::default() }
+    pub fn new(engine: Engine, app: &AppHandle, state_dir: PathBuf) -> Self {
+        let (version, starts_at_login) = (app.package_info().version.to_string(), autostart::is_on(app));
+        let mut view = View { engine: engine.status(), version, starts_at_login, ..View::default() };
+        view.language = words_of(&view).code().to_owned();
+        Self { engine, view: Arc::new(watch::Sender::new(view)), feeding: Arc::default(), state_dir }
     }
 
     /// Feeds a page with `feed` instead of the one before, which may be gone without a word.
@@ -47,6 +56,11 @@ impl Shell {
         self.view.borrow().tray
     }
 
+    /// Whether Kvasir starts with the session, where that can be arranged.
+    pub fn starts_at_login(&self) -> Option<bool> {
+        self.view.borrow().starts_at_login
+    }
+
     pub fn set_tray(&self, tray: Tray) {
         self.view.send_if_modified(|view| std::mem::replace(&mut view.tray, tray) != tray);
     }
@@ -55,7 +69,10 @@ impl Shell {
     pub async fn keep_view(self) {
         let mut updates = self.engine.updates();
         while let Some(status) = updates.next().await {
-            self.view.send_modify(|view| view.engine = status);
+            self.view.send_modify(|view| {
+                view.engine = status;
+                words_of(view).code().clone_into(&mut view.language);
+            });
         }
     }
 
@@ -69,10 +86,48 @@ impl Shell {
         self.view.send_modify(|view| view.opened_problem = problem);
     }
 
+    /// Whether a window may close now. The first time its page explains first what goes on behind it; somebody who
+    /// does not read that closes again.
+    pub fn may_close(&self) -> bool {
+        let explained = self.state_dir.join(EXPLAINED).exists() || self.view.borrow().is_closing;
+        if !explained {
+            self.view.send_modify(|view| view.is_closing = true);
+        }
+        explained
+    }
+
+    /// The explanation was read: the window stays, or closes from now on without a word.
+    pub fn answer_closing(&self, app: &AppHandle, closes: bool) {
+        self.view.send_modify(|view| view.is_closing = false);
+        if !closes {
+            return;
+        }
+        if let Err(error) = std::fs::write(self.state_dir.join(EXPLAINED), "") {
+            tracing::warn!(%error, "the next close is explained again");
+        }
+        window::destroy_soon(app);
+    }
+
+    /// Starts with the owner's session from now on, or not.
+    pub fn start_at_login(&self, app: &AppHandle, on: bool) -> Result<(), Problem> {
+        let switched = autostart::switch(app, on);
+        let now = autostart::is_on(app);
+        self.view.send_if_modified(|view| std::mem::replace(&mut view.starts_at_login, now) != now);
+        switched.map_err(|error| Problem {
+            code: "autostart".to_owned(),
+            message: format!("expected to write the session's list of programs to start, got: {error}"),
+        })
+    }
+
     /// Forgets what was wrong with the last link.
     pub fn forget_problem(&self) {
         self.view.send_if_modified(|view| view.opened_problem.take().is_some());
     }
+}
+
+/// The language that a view is in.
+fn words_of(view: &View) -> Words {
+    Words::of(view.engine.settings.language)
 }
 
 /// Lets the worker drain, then ends the program.

@@ -4,63 +4,47 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tauri::image::Image;
-use tauri::menu::{Menu, MenuEvent, MenuItem, PredefinedMenuItem};
+use tauri::menu::{CheckMenuItem, Menu, MenuEvent, MenuItem, PredefinedMenuItem, Submenu};
 use tauri::tray::{TrayIcon, TrayIconBuilder};
 use tauri::{AppHandle, Manager, Wry};
 
+use super::face::{Action, Face};
 use super::shell::{self, Shell};
-use super::window;
-use crate::engine::{DeviceState, Engine, State, Status, WalletState};
+use super::window::{self, Page};
+use crate::engine::{Engine, EngineError, PauseKind, State};
 
-const CONTRIBUTE: &str = "contribute";
+const ACTION: &str = "contribute";
+const HOUR: &str = "hour";
+const UNTIL_RESUMED: &str = "until_resumed";
+const BACKUP: &str = "backup";
 const OPEN: &str = "open";
+const LOGIN: &str = "login";
 const QUIT: &str = "quit";
-
-/// What the menu and the icon say.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Face {
-    state: State,
-    pending: String,
-    device: String,
-    action: &'static str,
-    can_act: bool,
-}
-
-impl Face {
-    fn of(status: &Status) -> Self {
-        let device = match &status.device {
-            DeviceState::Opening => "Device: looking".to_owned(),
-            DeviceState::Ready { name, .. } => format!("Device: {name}"),
-            DeviceState::Failed { .. } => "Device: none, see the window".to_owned(),
-        };
-        let pending = status.account.as_ref().map_or("not known yet".to_owned(), |a| format!("{} KVR", a.pending_kvr));
-        let is_ready = status.network.is_some()
-            && matches!(status.wallet, WalletState::Ready { .. })
-            && matches!(status.device, DeviceState::Ready { .. });
-        Self {
-            state: status.state,
-            pending: format!("Pending: {pending}"),
-            device,
-            action: if status.contributing { "Pause" } else { "Contribute" },
-            can_act: status.contributing || is_ready,
-        }
-    }
-}
+/// The place of the line that asks for a backup, behind pending KVR and device.
+const BACKUP_AT: usize = 2;
 
 /// The icon with the parts that change. Its methods are for the main thread.
 #[derive(Clone)]
 pub(super) struct Icon {
     tray: TrayIcon,
+    menu: Menu<Wry>,
     pending: MenuItem<Wry>,
     device: MenuItem<Wry>,
+    backup: MenuItem<Wry>,
     action: MenuItem<Wry>,
+    pause: Submenu<Wry>,
+    hour: MenuItem<Wry>,
+    until_resumed: MenuItem<Wry>,
+    open: MenuItem<Wry>,
+    login: CheckMenuItem<Wry>,
+    quit: MenuItem<Wry>,
 }
 
 impl Icon {
     /// `None` where the system has no library for icons.
-    pub fn build(app: &AppHandle) -> Option<Self> {
+    pub fn build(app: &AppHandle, face: &Face) -> Option<Self> {
         // The library is loaded when first used, and its absence is a panic.
-        match catch_unwind(AssertUnwindSafe(|| Self::try_build(app))) {
+        match catch_unwind(AssertUnwindSafe(|| Self::try_build(app, face))) {
             Ok(Ok(icon)) => Some(icon),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "no tray icon");
@@ -73,41 +57,81 @@ impl Icon {
         }
     }
 
-    fn try_build(app: &AppHandle) -> Result<Self, tauri::Error> {
-        let face = Face::of(&Status::default());
-        let pending = MenuItem::with_id(app, "pending", &face.pending, false, None::<&str>)?;
-        let device = MenuItem::with_id(app, "device", &face.device, false, None::<&str>)?;
-        let action = MenuItem::with_id(app, CONTRIBUTE, face.action, face.can_act, None::<&str>)?;
-        let open = MenuItem::with_id(app, OPEN, "Open Kvasir", true, None::<&str>)?;
-        let quit = MenuItem::with_id(app, QUIT, "Quit", true, None::<&str>)?;
-        let (first, second) = (PredefinedMenuItem::separator(app)?, PredefinedMenuItem::separator(app)?);
-        let menu = Menu::with_items(app, &[&pending, &device, &first, &action, &second, &open, &quit])?;
+    fn try_build(app: &AppHandle, face: &Face) -> Result<Self, tauri::Error> {
+        let line = |id: &str, text: &str, enabled| MenuItem::with_id(app, id, text, enabled, None::<&str>);
+        let pending = line("pending", &face.pending, false)?;
+        let device = line("device", &face.device, false)?;
+        let backup = line(BACKUP, "", true)?;
+        let action = line(ACTION, &face.action, face.can_act)?;
+        let hour = line(HOUR, &face.hour, true)?;
+        let until_resumed = line(UNTIL_RESUMED, &face.until_resumed, true)?;
+        let pause = Submenu::with_items(app, &face.pause, face.can_pause, &[&hour, &until_resumed])?;
+        let open = line(OPEN, &face.open, true)?;
+        let is_on = face.starts_at_login == Some(true);
+        let login = CheckMenuItem::with_id(app, LOGIN, &face.login, true, is_on, None::<&str>)?;
+        let quit = line(QUIT, &face.quit, true)?;
+        let gap = || PredefinedMenuItem::separator(app);
+        let menu = Menu::with_items(app, &[&pending, &device, &gap()?, &action, &pause, &gap()?, &open])?;
+        if face.starts_at_login.is_some() {
+            menu.append(&login)?;
+        }
+        menu.append_items(&[&gap()?, &quit])?;
         let tray = TrayIconBuilder::with_id("main")
             .icon(picture(face.state)?)
-            .tooltip("Kvasir")
+            .tooltip(&face.tooltip)
             .menu(&menu)
             .on_menu_event(|app, event| chosen(app, &event))
             .build(app)?;
-        Ok(Self { tray, pending, device, action })
+        Ok(Self { tray, menu, pending, device, backup, action, pause, hour, until_resumed, open, login, quit })
     }
 
-    fn show(&self, before: Option<&Face>, face: &Face) -> Result<(), tauri::Error> {
-        if before.is_none_or(|b| b.state != face.state) {
+    /// Changes what is another than `before`: menus that are open stay so.
+    fn show(&self, before: &Face, face: &Face) -> Result<(), tauri::Error> {
+        if before.state != face.state {
             self.tray.set_icon(Some(picture(face.state)?))?;
         }
-        if before.is_none_or(|b| b.pending != face.pending) {
-            self.pending.set_text(&face.pending)?;
+        if before.tooltip != face.tooltip {
+            self.tray.set_tooltip(Some(&face.tooltip))?;
         }
-        if before.is_none_or(|b| b.device != face.device) {
-            self.device.set_text(&face.device)?;
+        for (item, old, new) in [
+            (&self.pending, &before.pending, &face.pending),
+            (&self.device, &before.device, &face.device),
+            (&self.action, &before.action, &face.action),
+            (&self.hour, &before.hour, &face.hour),
+            (&self.until_resumed, &before.until_resumed, &face.until_resumed),
+            (&self.open, &before.open, &face.open),
+            (&self.quit, &before.quit, &face.quit),
+        ] {
+            if old != new {
+                item.set_text(new)?;
+            }
         }
-        if before.is_none_or(|b| b.action != face.action) {
-            self.action.set_text(face.action)?;
+        if before.pause != face.pause {
+            self.pause.set_text(&face.pause)?;
         }
-        if before.is_none_or(|b| b.can_act != face.can_act) {
+        if before.login != face.login {
+            self.login.set_text(&face.login)?;
+        }
+        if before.can_act != face.can_act {
             self.action.set_enabled(face.can_act)?;
         }
-        Ok(())
+        if before.can_pause != face.can_pause {
+            self.pause.set_enabled(face.can_pause)?;
+        }
+        // A click has changed the mark already; whether it is true is known here.
+        self.login.set_checked(face.starts_at_login == Some(true))?;
+        self.ask_for_backup(before.backup.as_deref(), face.backup.as_deref())
+    }
+
+    fn ask_for_backup(&self, before: Option<&str>, now: Option<&str>) -> Result<(), tauri::Error> {
+        if let Some(text) = now {
+            self.backup.set_text(text)?;
+        }
+        match (before, now) {
+            (None, Some(_)) => self.menu.insert(&self.backup, BACKUP_AT),
+            (Some(_), None) => self.menu.remove(&self.backup),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -124,70 +148,57 @@ fn picture(state: State) -> Result<Image<'static>, tauri::Error> {
 fn chosen(app: &AppHandle, event: &MenuEvent) {
     let app = app.clone();
     match event.id().as_ref() {
-        CONTRIBUTE => drop(tauri::async_runtime::spawn(async move {
-            let engine = app.state::<Shell>().engine.clone();
-            if toggle(&engine).await {
-                return;
+        id @ (ACTION | HOUR | UNTIL_RESUMED) => {
+            let id = id.to_owned();
+            tauri::async_runtime::spawn(async move {
+                let engine = app.state::<Shell>().engine.clone();
+                // What is missing is said in the window.
+                if let Err(error) = act(&engine, &id).await {
+                    tracing::info!(%error, "refused");
+                    window::show_soon(&app, Page::Home);
+                }
+            });
+        }
+        BACKUP => window::show_soon(&app, Page::Wallet),
+        OPEN => window::show_soon(&app, Page::Home),
+        LOGIN => {
+            let shell = app.state::<Shell>();
+            let is_on = shell.starts_at_login() == Some(true);
+            if let Err(problem) = shell.start_at_login(&app, !is_on) {
+                tracing::warn!(problem.message, "not changed");
             }
-            // What is missing is said in the window.
-            window::show_soon(&app);
-        })),
-        OPEN => window::show_soon(&app),
+        }
         QUIT => drop(tauri::async_runtime::spawn(async move { shell::quit(&app).await })),
         _ => {}
     }
 }
 
-/// Starts or ends contributing; whether that was possible.
-async fn toggle(engine: &Engine) -> bool {
-    engine.contribute(!engine.status().contributing).await.is_ok()
+async fn act(engine: &Engine, id: &str) -> Result<(), EngineError> {
+    match (id, Action::of(&engine.status())) {
+        (HOUR, _) => engine.pause(PauseKind::Hour).await,
+        (UNTIL_RESUMED, _) => engine.pause(PauseKind::UntilResumed).await,
+        (_, Action::Resume) => engine.resume().await,
+        (_, action) => engine.contribute(action == Action::Contribute).await,
+    }
 }
 
 /// Keeps the icon as the view is; from one task, because each change waits for the main thread.
-pub(super) async fn keep(app: AppHandle, shell: Shell, icon: Option<Icon>) {
-    let Some(icon) = icon else { return };
+pub(super) async fn keep(app: AppHandle, shell: Shell, icon: Option<(Icon, Face)>) {
+    let Some((icon, mut before)) = icon else { return };
     let mut views = shell.views();
-    let mut before: Option<Face> = None;
     while views.changed().await.is_ok() {
-        let face = Face::of(&views.borrow_and_update().engine);
-        if before.as_ref() == Some(&face) {
+        let face = Face::of(&views.borrow_and_update());
+        if before == face {
             continue;
         }
-        let (icon, old, new) = (icon.clone(), before.replace(face.clone()), face);
+        let (icon, old, new) = (icon.clone(), std::mem::replace(&mut before, face.clone()), face);
         let shown = app.run_on_main_thread(move || {
-            if let Err(error) = icon.show(old.as_ref(), &new) {
+            if let Err(error) = icon.show(&old, &new) {
                 tracing::warn!(%error, "the tray icon is not up to date");
             }
         });
         if shown.is_err() {
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::{Account, Network};
-
-    #[test]
-    fn the_menu_says_what_is_owed_and_offers_what_can_be_done() {
-        let mut status = Status::default();
-        assert_eq!(Face::of(&status).pending, "Pending: not known yet");
-        assert!(!Face::of(&status).can_act, "nothing to contribute to");
-        status.account = Some(Account {
-            pending_nano_kvr: "8945664".into(),
-            pending_kvr: "0.00895".into(),
-            last_credit_unix_ms: None,
-            asked_unix_ms: 0,
-        });
-        status.wallet = WalletState::Ready { address: "a".into() };
-        status.device = DeviceState::Ready { name: "CPU".into(), why: "no GPU".into() };
-        status.network = Some(Network { operator: "o".into(), gateways: Vec::new(), expires_unix_ms: 0 });
-        let face = Face::of(&status);
-        assert_eq!((face.pending.as_str(), face.device.as_str()), ("Pending: 0.00895 KVR", "Device: CPU"));
-        assert_eq!((face.action, face.can_act), ("Contribute", true));
-        status.contributing = true;
-        assert_eq!(Face::of(&status).action, "Pause");
     }
 }

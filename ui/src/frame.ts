@@ -1,0 +1,61 @@
+// What stands around each page: the name and the state, the way to the other pages, what is wrong, and Quit.
+
+import { button, h, say, sayOrHide } from "./dom";
+import { engine } from "./engine";
+import { t, type Key } from "./i18n";
+import { act, refused, type Part } from "./store";
+import { problemWords, statusProblem } from "./words";
+
+export const ROUTES = ["home", "settings", "wallet", "diagnostics"] as const;
+export type Route = (typeof ROUTES)[number];
+
+export function routeOf(hash: string): Route {
+  return ROUTES.find((route) => hash === `#${route}`) ?? "home";
+}
+
+export function title(route: Route): string {
+  return t(`nav.${route}` as Key);
+}
+
+function navigation(route: Route): { root: HTMLElement; badge: HTMLElement } {
+  const badge = h("span", { id: "badge", class: "badge", hidden: true }, t("nav.badge"));
+  const link = (to: Route): HTMLElement => {
+    const props = { id: `to-${to}`, href: `#${to}`, "aria-current": to === route ? "page" : null };
+    return h("li", {}, h("a", props, title(to), to === "wallet" ? badge : null));
+  };
+  return { root: h("nav", { "aria-label": t("nav.label") }, h("ul", {}, ...ROUTES.map(link))), badge };
+}
+
+/// The page `content` of `route` with everything around it.
+export function frame(route: Route, content: Part): Part {
+  const state = h("p", { id: "state", role: "status" });
+  const problem = h("p", { id: "problem", class: "notice bad", role: "alert", hidden: true });
+  const tray = h("p", { id: "tray", class: "notice", hidden: true });
+  const version = h("span", { id: "version" });
+  const nav = navigation(route);
+  const root = h(
+    "div",
+    { class: "frame" },
+    h("header", {}, h("h1", {}, "Kvasir"), state),
+    nav.root,
+    h("main", {}, problem, tray, content.root),
+    h("footer", {}, version, button("quit", t("quit"), () => act(engine.quit), "quiet")),
+  );
+  return {
+    root,
+    update(view) {
+      const status = view.engine;
+      document.body.dataset.state = status.state;
+      document.body.dataset.wallet = status.wallet.kind;
+      document.body.dataset.why = status.why_not_earning.code;
+      say(state, t(`state.${status.state}`));
+      const wrong = refused() ?? view.opened_problem ?? statusProblem(status);
+      sayOrHide(problem, wrong === null ? "" : problemWords(wrong));
+      problem.dataset.code = wrong?.code ?? "";
+      sayOrHide(tray, view.tray === "shown" ? "" : t(`tray.${view.tray}`));
+      nav.badge.hidden = status.wallet.kind !== "ready" || status.wallet.backed_up;
+      say(version, `Kvasir ${view.version}`);
+      content.update(view);
+    },
+  };
+}
