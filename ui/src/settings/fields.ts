@@ -59,10 +59,10 @@ export function someBytes(id: string, label: string, help: string): Field<number
   return { root, fill, read: () => read() ?? undefined };
 }
 
-export function percent(id: string, label: string, help: string, least: number, show: (value: number) => string): Field<number> {
+export function percent(id: string, label: string, help: string, show: (value: number) => string): Field<number> {
   const shown = h("output", { for: id });
   const tell = (): void => void (shown.textContent = show(bar.valueAsNumber));
-  const props = { id, type: "range", min: least, max: 100, step: 5, "aria-describedby": `${id}-help`, input: tell };
+  const props = { id, type: "range", min: 0, max: 100, step: 5, "aria-describedby": `${id}-help`, input: tell };
   const bar = h("input", props);
   const note = h("p", { id: `${id}-help`, class: "small" }, help);
   return {

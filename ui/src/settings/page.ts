@@ -9,16 +9,13 @@ import { deleting } from "./deleting";
 import { choice, lines, optionalBytes, percent, someBytes, toggle, type Field } from "./fields";
 import { schedule } from "./schedule";
 
-/// Less would be no work at all.
-const DUTY_LEAST = 10;
-
 type Fields = { [K in keyof Settings]: Field<Settings[K]> };
 
 function fields(changed: () => void): Fields {
   const asPercent = (value: number): string => number(value / 100, { style: "percent" });
   const languages = Object.entries(LANGUAGES) as [Settings["language"], string][];
   return {
-    duty_percent: percent("duty", t("set.duty"), t("set.duty.help"), DUTY_LEAST, asPercent),
+    duty_percent: percent("duty", t("set.duty"), t("set.duty.help"), asPercent),
     vram_cap_bytes: optionalBytes("vram-cap", t("set.vram"), t("set.vram.help")),
     disk_cap_bytes: someBytes("disk-cap", t("set.disk"), t("set.disk.help")),
     schedule: schedule(changed),
