@@ -1,22 +1,28 @@
 // What is wrong with the page as it stands, one sentence each: contrast, width, names. Run by the states' test.
 const done = arguments[arguments.length - 1];
 const wrong = [];
-const isShown = (element) => element.checkVisibility({ visibilityProperty: true }) && element.closest(".heard") === null;
-const told = (element) => `${element.tagName.toLowerCase()}#${element.id || element.parentElement?.id} "${(element.textContent ?? "").slice(0, 40)}"`;
+const isShown = (element) =>
+  element.checkVisibility({ visibilityProperty: true }) && element.closest(".heard") === null;
+const told = (element) =>
+  `${element.tagName.toLowerCase()}#${element.id || element.parentElement?.id} "${(element.textContent ?? "").slice(0, 40)}"`;
 
 // Nothing is wider than the window, but for what scrolls by itself.
 const width = document.documentElement.clientWidth;
-if (document.documentElement.scrollWidth > width) wrong.push(`the page is ${document.documentElement.scrollWidth} wide in ${width}`);
+if (document.documentElement.scrollWidth > width)
+  wrong.push(`the page is ${document.documentElement.scrollWidth} wide in ${width}`);
 for (const element of document.querySelectorAll("body *")) {
   if (!isShown(element) || element.closest(".scrolls") !== null) continue;
   const box = element.getBoundingClientRect();
-  if (box.right > width + 1 || box.left < -1) wrong.push(`${told(element)} reaches from ${box.left} to ${box.right} in ${width}`);
+  if (box.right > width + 1 || box.left < -1)
+    wrong.push(`${told(element)} reaches from ${box.left} to ${box.right} in ${width}`);
 }
 
 // WCAG's contrast of each text with what is behind it, 4.5 to 1, for large letters 3 to 1.
 const parts = (color) => (color.match(/[\d.]+/g) ?? []).map(Number);
 const light = (color) => {
-  const [r, g, b] = parts(color).map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  const [r, g, b] = parts(color).map((part) =>
+    part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4,
+  );
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
 const behind = (element) => {
@@ -50,7 +56,12 @@ if (seen < 5) wrong.push(`only ${seen} texts`);
 for (const control of document.querySelectorAll("button, a, input, select, textarea, summary, [role=img]")) {
   if (!isShown(control)) continue;
   const label = control.id ? document.querySelector(`label[for="${control.id}"]`) : null;
-  const name = [control.getAttribute("aria-label"), label?.textContent, control.closest("label")?.textContent, control.textContent];
+  const name = [
+    control.getAttribute("aria-label"),
+    label?.textContent,
+    control.closest("label")?.textContent,
+    control.textContent,
+  ];
   if (!name.some((text) => (text ?? "").trim() !== "")) wrong.push(`${told(control)} has no name`);
 }
 const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);

@@ -4,6 +4,7 @@
 
 #[path = "../support/fleet.rs"]
 mod fleet;
+mod habits;
 mod looks;
 mod menu;
 mod page;

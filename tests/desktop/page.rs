@@ -107,6 +107,18 @@ impl Page {
         self.post("/execute/sync", json!({"script": script, "args": [id, text]})).await.unwrap();
     }
 
+    /// Chooses from a list, as a person does.
+    pub async fn choose(&self, id: &str, value: &str) {
+        let script = "const [id, value, done] = arguments, list = document.getElementById(id);
+            list.value = value; list.dispatchEvent(new Event('input', { bubbles: true })); done(list.value)";
+        assert_eq!(self.run(script, json!([id, value])).await, value);
+    }
+
+    /// Unfolds what is folded away.
+    pub async fn open_details(&self, id: &str) {
+        self.run("const [id, done] = arguments; document.getElementById(id).open = true; done(true)", json!([id])).await;
+    }
+
     /// Waits until an element's text satisfies.
     pub async fn until_text(&self, id: &str, wish: impl Fn(&str) -> bool) -> String {
         until(&format!("the text of {id}"), async || self.text(id).await.filter(|text| wish(text))).await

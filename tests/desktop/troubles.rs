@@ -5,7 +5,9 @@ use kvasir::wire::invite::Invite;
 use kvasir::wire::signature::KeyPair;
 use serde_json::{Value, json};
 
+use crate::fleet::fleet;
 use crate::page::Page;
+use crate::process;
 use crate::session::Session;
 use crate::stories::{close_window, has_window};
 use crate::until;
@@ -119,6 +121,40 @@ async fn a_gateway_that_is_away_is_named() {
     page.until_text("credit", |text| text.contains("gateway does not answer")).await;
     page.click("contribute").await;
     page.until_state("paused").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
+async fn a_gateway_with_a_certificate_of_nobody_known_is_not_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = fleet(dir.path());
+    let gateway = format!("wss://{}", fleet.public);
+    // Without --ca the invitation trusts the usual authorities only, and this gateway made its own.
+    let (code, invitation, why) = process::ended(dir.path(), &["hub", "invite", "--gateway", &gateway]);
+    assert_eq!(code, Some(0), "{why}");
+    let mut session = Session::usual().await;
+    let page = Page::open(&mut session, &[]).await;
+    page.until_data("body", "wallet", "ready").await;
+    page.join(&invitation).await;
+    page.click("contribute").await;
+    page.until_state("offline").await;
+    page.until_text("link", |text| text.contains("certificate")).await;
+    assert_eq!(fleet.sessions().await, 0);
+}
+
+#[test]
+#[ignore = "needs the page that the desktop build makes"]
+fn the_page_is_small_and_has_no_code_or_style_in_its_markup() {
+    let dist = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../ui/dist");
+    let files = [dist.clone(), dist.join("assets")].map(|dir| std::fs::read_dir(dir).unwrap().map(Result::unwrap));
+    let sizes = files.into_iter().flatten().map(|file| file.metadata().unwrap()).filter(std::fs::Metadata::is_file);
+    let bytes: u64 = sizes.map(|file| file.len()).sum();
+    eprintln!("the page has {bytes} bytes");
+    assert!(bytes < 150_000, "{bytes} bytes");
+    let markup = std::fs::read_to_string(dist.join("index.html")).unwrap();
+    assert!(!markup.contains("<style") && !markup.contains("style="), "{markup}");
+    assert!(markup.matches("<script").count() == markup.matches("<script type=\"module\" crossorigin src=\"./").count(), "{markup}");
+    assert!(!markup.contains("http:") && !markup.contains("https:"), "{markup}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,8 +17,7 @@ export const engine = {
   saveSettings: (settings: Settings) => invoke<void>("save_settings", { settings }),
   confirmDownload: (yes: boolean) => invoke<void>("confirm_download", { yes }),
   deleteSlices: () => invoke<void>("delete_slices"),
-  removeEverything: (confirmedWithoutBackup: boolean) =>
-    invoke<void>("remove_everything", { confirmedWithoutBackup }),
+  removeEverything: (confirmedWithoutBackup: boolean) => invoke<void>("remove_everything", { confirmedWithoutBackup }),
   receipts: () => invoke<ReceiptLine[]>("receipts"),
 
   openWallet: () => invoke<void>("open_wallet"),

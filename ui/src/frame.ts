@@ -39,7 +39,12 @@ export function frame(route: Route, content: Part): Part {
     h("header", {}, h("h1", {}, "Kvasir"), state),
     nav.root,
     h("main", {}, problem, tray, content.root),
-    h("footer", {}, version, button("quit", t("quit"), () => act(engine.quit), "quiet")),
+    h(
+      "footer",
+      {},
+      version,
+      button("quit", t("quit"), () => act(engine.quit), "quiet"),
+    ),
   );
   return {
     root,

@@ -100,8 +100,8 @@ export function when(unixSeconds: number): string {
 
 /// Hour and minute; with the day when that is another one.
 export function until(unixSeconds: number): string {
-  const is_today = new Date(unixSeconds * 1000).toDateString() === new Date().toDateString();
-  if (!is_today) return when(unixSeconds);
+  const isToday = new Date(unixSeconds * 1000).toDateString() === new Date().toDateString();
+  if (!isToday) return when(unixSeconds);
   return new Intl.DateTimeFormat(language, { timeStyle: "short" }).format(unixSeconds * 1000);
 }
 

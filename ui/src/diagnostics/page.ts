@@ -9,11 +9,17 @@ import { ask, type Part } from "../store";
 function row(check: Check): HTMLElement {
   const verdict = h("span", { class: "verdict" }, t(`verdict.${check.verdict}`));
   const remedy = check.remedy !== "" ? h("p", { class: "remedy" }, check.remedy) : null;
-  return h("li", { id: `check-${check.id}`, "data-verdict": check.verdict }, verdict, h("div", {}, h("h3", {}, check.title), h("p", { class: "small" }, check.found), remedy));
+  return h(
+    "li",
+    { id: `check-${check.id}`, "data-verdict": check.verdict },
+    verdict,
+    h("div", {}, h("h3", {}, check.title), h("p", { class: "small" }, check.found), remedy),
+  );
 }
 
 function summary(report: Report): string {
-  const count = (verdict: Check["verdict"]): number => report.checks.filter((check) => check.verdict === verdict).length;
+  const count = (verdict: Check["verdict"]): number =>
+    report.checks.filter((check) => check.verdict === verdict).length;
   return t("doctor.summary", { ok: count("ok"), warn: count("warn"), fail: count("fail") });
 }
 

@@ -33,7 +33,12 @@ export function contribution(): Part {
     () => act(() => engine.pause("until_resumed")),
     "quiet",
   );
-  const pauses = h("div", { id: "pauses", class: "row middle", role: "group", "aria-label": t("pause.label") }, hour, resumed);
+  const pauses = h(
+    "div",
+    { id: "pauses", class: "row middle", role: "group", "aria-label": t("pause.label") },
+    hour,
+    resumed,
+  );
   const why = h("p", { id: "why", "aria-live": "polite" });
   return {
     root: h("section", { id: "contribution", "aria-label": t("contribute") }, main, pauses, why),

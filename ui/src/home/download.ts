@@ -28,7 +28,11 @@ export function download(): Part {
     update({ engine: { confirm_download: asks, download: runs } }) {
       asked.hidden = asks === null;
       if (asks !== null) {
-        const args = { needed: bytes(asks.needed_bytes), free: bytes(asks.free_disk_bytes), cap: bytes(asks.cap_bytes) };
+        const args = {
+          needed: bytes(asks.needed_bytes),
+          free: bytes(asks.free_disk_bytes),
+          cap: bytes(asks.cap_bytes),
+        };
         const eta = asks.eta_s === null ? "" : ` ${t("download.eta", { span: span(asks.eta_s) })}`;
         say(question, t("download.question", args) + eta);
       }

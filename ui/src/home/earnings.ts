@@ -44,16 +44,27 @@ function chart(days: Day[]): SVGElement {
   const best = kvr(String(most === 1n ? 0 : most));
   const label = t("earnings.label", { days: days.length, best });
   const axis = drawn("line", { x1: 0, x2: WIDTH, y1: BASE, y2: BASE, class: "axis" });
-  return drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label, id: "chart" }, ...bars, axis, ...ends);
+  return drawn(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label, id: "chart" },
+    ...bars,
+    axis,
+    ...ends,
+  );
 }
 
 function table(days: Day[]): HTMLElement {
-  const rows = [...days].reverse().map((one) =>
-    h("tr", {}, h("th", { scope: "row" }, day(one.day)), h("td", { title: nano(one.nano) }, kvr(one.nano))),
-  );
+  const rows = [...days]
+    .reverse()
+    .map((one) =>
+      h("tr", {}, h("th", { scope: "row" }, day(one.day)), h("td", { title: nano(one.nano) }, kvr(one.nano))),
+    );
   const head = h("tr", {}, h("th", { scope: "col" }, t("earnings.day")), h("th", { scope: "col" }, "KVR"));
-  return h("div", { class: "scrolls", tabindex: 0, role: "group", "aria-label": t("earnings.table") },
-    h("table", { id: "earnings-table" }, h("thead", {}, head), h("tbody", {}, ...rows)));
+  return h(
+    "div",
+    { class: "scrolls", tabindex: 0, role: "group", "aria-label": t("earnings.table") },
+    h("table", { id: "earnings-table" }, h("thead", {}, head), h("tbody", {}, ...rows)),
+  );
 }
 
 export function earnings(): Part {

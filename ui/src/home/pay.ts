@@ -13,7 +13,13 @@ export function pay(): Part {
     "section",
     { id: "pay", "aria-label": t("pay.label") },
     h("p", { class: "small" }, t("pay.title")),
-    h("p", { class: "amount" }, h("span", { class: "tipped" }, pending, exact), " ", h("span", { class: "unit" }, "KVR")),
+    h(
+      "p",
+      { class: "amount" },
+      h("span", { class: "tipped" }, pending, exact),
+      " ",
+      h("span", { class: "unit" }, "KVR"),
+    ),
     credit,
   );
   return {

@@ -20,7 +20,12 @@ function code(text: string): SVGElement {
     for (let x = 0; x < dots; x++) if (qr.isDark(y, x)) path += `M${x + QUIET} ${y + QUIET}h1v1h-1z`;
   const side = dots + 2 * QUIET;
   const box = { viewBox: `0 0 ${side} ${side}`, role: "img", "aria-label": t("address.qr"), id: "qr", class: "qr" };
-  return drawn("svg", box, drawn("rect", { width: side, height: side, class: "qr-page" }), drawn("path", { d: path, class: "qr-ink" }));
+  return drawn(
+    "svg",
+    box,
+    drawn("rect", { width: side, height: side, class: "qr-page" }),
+    drawn("path", { d: path, class: "qr-ink" }),
+  );
 }
 
 /// The old way to copy: it needs no permission, only the click.

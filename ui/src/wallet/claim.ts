@@ -19,7 +19,12 @@ function signed(text: string): HTMLElement {
 }
 
 export function claim(): Part {
-  const amount = h("input", { id: "claim-amount", type: "text", inputmode: "decimal", "aria-describedby": "claim-help" });
+  const amount = h("input", {
+    id: "claim-amount",
+    type: "text",
+    inputmode: "decimal",
+    "aria-describedby": "claim-help",
+  });
   const help = h("p", { id: "claim-help", class: "small" });
   const said = h("div", { id: "claimed", role: "status" });
   const submit = async (event: Event): Promise<void> => {

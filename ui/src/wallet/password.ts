@@ -21,7 +21,13 @@ export function unlock(): Part {
     box.value = "";
     await act(() => engine.unlock(password));
   };
-  const form = h("form", { id: "unlock", class: "card", submit }, h("h3", {}, t("unlock.title")), root, h("button", { id: "unlock-now", type: "submit" }, t("unlock.yes")));
+  const form = h(
+    "form",
+    { id: "unlock", class: "card", submit },
+    h("h3", {}, t("unlock.title")),
+    root,
+    h("button", { id: "unlock-now", type: "submit" }, t("unlock.yes")),
+  );
   return {
     root: form,
     update({ engine: { wallet } }) {

@@ -29,15 +29,32 @@ export function phrase(): Part {
     if (words === null) return;
     const next = button("phrase-written", t("phrase.written"), () => question(words.length));
     const hide = button("phrase-hide", t("phrase.hide"), rest, "quiet");
-    refill(stage, h("p", { class: "notice" }, t("phrase.care")), wordList(words), h("div", { class: "row" }, next, hide));
+    refill(
+      stage,
+      h("p", { class: "notice" }, t("phrase.care")),
+      wordList(words),
+      h("div", { class: "row" }, next, hide),
+    );
   };
   const question = (count: number): void => {
     const positions = some(count);
     const boxes = positions.map((at) =>
-      h("input", { id: `word-${at}`, "data-position": at, autocomplete: "off", autocapitalize: "none", spellcheck: "false", required: true }),
+      h("input", {
+        id: `word-${at}`,
+        "data-position": at,
+        autocomplete: "off",
+        autocapitalize: "none",
+        spellcheck: "false",
+        required: true,
+      }),
     );
     const rows = boxes.map((box, at) =>
-      h("div", { class: "field" }, h("label", { for: box.id }, t("phrase.word", { number: number(positions[at] ?? 1) })), box),
+      h(
+        "div",
+        { class: "field" },
+        h("label", { for: box.id }, t("phrase.word", { number: number(positions[at] ?? 1) })),
+        box,
+      ),
     );
     const submit = async (event: Event): Promise<void> => {
       event.preventDefault();
@@ -46,11 +63,27 @@ export function phrase(): Part {
     };
     const check = h("button", { id: "verify", type: "submit" }, t("phrase.check"));
     const again = button("phrase-again", t("phrase.again"), reveal, "quiet");
-    refill(stage, h("form", { id: "verify-phrase", submit }, h("p", {}, t("phrase.question")), ...rows, h("div", { class: "row" }, check, again)));
+    refill(
+      stage,
+      h(
+        "form",
+        { id: "verify-phrase", submit },
+        h("p", {}, t("phrase.question")),
+        ...rows,
+        h("div", { class: "row" }, check, again),
+      ),
+    );
     boxes[0]?.focus();
   };
   rest();
-  const root = h("section", { id: "phrase", class: "card" }, h("h3", {}, t("phrase.title")), h("p", {}, t("phrase.body")), state, stage);
+  const root = h(
+    "section",
+    { id: "phrase", class: "card" },
+    h("h3", {}, t("phrase.title")),
+    h("p", {}, t("phrase.body")),
+    state,
+    stage,
+  );
   const show = onChange(([isReady, isSafe, hasPhrase]: [boolean, boolean, boolean]) => {
     root.hidden = !isReady;
     // Another wallet, or none: the words of this one are gone.
