@@ -5,6 +5,7 @@
 //! **Promises:** the gateway's account is the only source of money that is shown; what it last said stays, with its
 //! age, while nobody answers; an answer is at most [`ANSWER_BYTES_MAX`] long and comes within [`DEADLINE`].
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +15,11 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::earned::Earned;
+use super::facts::DayEarned;
 use super::status::Account;
 use crate::clock::Clock;
-use crate::net::https;
+use crate::net::https::{self, Gateway};
 use crate::net::tls::TlsError;
 use crate::types::{NanoKvr, PublicKey};
 use crate::wire::invite::Invite;
@@ -54,6 +57,8 @@ impl AccountError {
 pub(super) struct Known {
     /// What a gateway last said.
     pub account: Option<Account>,
+    /// Nano-KVR per work byte, by the newest transfer.
+    pub rate: Option<u64>,
     /// Why that may be old.
     pub error: Option<AccountError>,
 }
@@ -93,6 +98,9 @@ pub(super) struct Asking {
     last: Option<(usize, u64)>,
     /// What a gateway last said in full, and under which ETag.
     told: Option<Told>,
+    /// The same gateways, for what each day brought.
+    days_from: Vec<Gateway>,
+    earned: Earned,
 }
 
 /// An answer and what stands for it.
@@ -110,17 +118,28 @@ struct Body {
 
 impl Asking {
     /// Nothing is asked before [`Asking::run`].
-    pub fn new(invite: &Invite, address: PublicKey, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
+    pub fn new(
+        invite: &Invite,
+        address: PublicKey,
+        state_dir: PathBuf,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, TlsError> {
+        let days_from = invite.gateways.iter().filter_map(|url| Gateway::at(url, invite.ca_pem.as_deref()).ok());
+        let days_from = days_from.collect();
+        let earned = Earned::open(state_dir, address, invite.operator);
         let client = https::client(invite.ca_pem.as_deref())?;
         let gateways = invite.gateways.iter().filter_map(|url| https::public_of(url)).collect();
-        Ok(Self { client, gateways, address, clock, last: None, told: None })
+        Ok(Self { client, gateways, address, clock, last: None, told: None, days_from, earned })
     }
 
     /// Asks until nobody wants to know any more.
     pub async fn run(mut self, known: watch::Sender<Known>, mut working: watch::Receiver<bool>, every: Intervals) {
         loop {
             match self.ask().await {
-                Ok(Some(account)) => drop(known.send_replace(Known { account: Some(account), error: None })),
+                Ok(Some(account)) => {
+                    let rate = self.earned.rate();
+                    drop(known.send_replace(Known { account: Some(account), rate, error: None }));
+                }
                 Ok(None) => known.send_modify(|known| known.error = Some(AccountError::Behind)),
                 Err(error) => known.send_modify(|known| known.error = Some(error)),
             }
@@ -140,11 +159,26 @@ impl Asking {
         let mut failure = AccountError::NoGateway;
         for index in 0..self.gateways.len() {
             match self.statement(index).await {
-                Ok(statement) => return Ok(self.take(index, &statement)),
+                Ok(statement) => {
+                    let account = self.take(index, &statement);
+                    let Some(account) = account else { return Ok(None) };
+                    let per_day = self.per_day(index, statement.sequence).await;
+                    return Ok(Some(Account { per_day, ..account }));
+                }
                 Err(error) => failure = error,
             }
         }
         Err(failure)
+    }
+
+    /// What the newest days brought, as far as it is known.
+    async fn per_day(&mut self, gateway: usize, sequence: u64) -> Vec<DayEarned> {
+        if let Some(gateway) = self.days_from.get(gateway)
+            && let Err(error) = self.earned.catch_up(gateway, self.address, sequence).await
+        {
+            tracing::debug!(%error, "the days are not up to date");
+        }
+        self.earned.per_day()
     }
 
     /// Another gateway may lag behind the one that answered before: then its answer waits.
@@ -219,10 +253,12 @@ mod tests {
 
     #[test]
     fn a_gateway_that_lags_behind_another_does_not_turn_the_account_back() {
+        let dir = tempfile::tempdir().unwrap();
         let gateways = vec!["wss://a".into(), "wss://b".into()];
         let address = PublicKey([1; 32]);
         let invite = Invite { operator: address, gateways, ca_pem: None, expires_unix_s: 0 };
-        let mut asking = Asking::new(&invite, address, Arc::new(SystemClock::default())).unwrap();
+        let mut asking =
+            Asking::new(&invite, address, dir.path().to_owned(), Arc::new(SystemClock::default())).unwrap();
         let say = |nano, sequence| Statement {
             address,
             pending_nano_kvr: NanoKvr(nano),

@@ -109,6 +109,25 @@ impl Gateway {
     }
 }
 
+/// Asks the gateways in turn until one answers; a refusal is an answer.
+///
+/// # Errors
+/// What the one that answered said, or why the last one did not.
+pub async fn first<'a, T>(
+    gateways: &'a [Gateway],
+    ask: impl AsyncFn(&'a Gateway) -> Result<T, HttpsError>,
+) -> Result<(&'a Gateway, T), HttpsError> {
+    let mut failure = HttpsError::Url("none".to_owned());
+    for gateway in gateways {
+        match ask(gateway).await {
+            Ok(answer) => return Ok((gateway, answer)),
+            Err(error @ HttpsError::Unreachable { .. }) => failure = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failure)
+}
+
 /// A client that trusts the public authorities and `ca_pem`: the same road as a worker's link, which takes no proxy.
 ///
 /// # Errors

@@ -3,10 +3,11 @@
 //! [`run`] dials a gateway, proves the wallet to the hub behind it, offers memory, receives a lease, fetches and
 //! verifies the experts, serves, and starts again when the link breaks or the hardware is lost, until it is told to stop.
 //! **Promises:** no expert is used before its digest was checked; no data from a peer is ever a path, a URL or code;
-//! a request is answered once or declined, never left; stopping takes less than two seconds.
+//! a request is answered once or declined, never left; stopping takes less than a second.
 
 mod budget;
 mod cache;
+mod consent;
 pub mod courtesy;
 mod equipment;
 mod fetch;
@@ -47,8 +48,12 @@ use cache::Cache;
 
 pub use budget::Budget;
 pub use cache::CacheConfig;
+pub use consent::Consent;
 pub use hardware::Hardware;
-pub use home::{HomeError, kept_receipts};
+pub(crate) use home::replace as replace_file;
+pub use home::{HomeError, Occupied, kept_receipts, occupy};
+pub use receipts::OnDisk;
+pub(crate) use slept::slept;
 pub use status::{Phase, WorkerStatus};
 
 /// Where the experts come from.
@@ -73,6 +78,8 @@ pub struct Timers {
     pub healthy: Duration,
     /// Between two looks at the clocks, for whether the machine slept.
     pub look: Duration,
+    /// Between two looks at how much of the hardware's memory others want.
+    pub memory: Duration,
     /// Longest wait for one piece of an expert.
     pub chunk: Duration,
     /// How long requests under way are still answered when the worker stops.
@@ -89,8 +96,9 @@ impl Default for Timers {
             backoff_max: Duration::from_secs(30),
             healthy: Duration::from_secs(10),
             look: Duration::from_secs(1),
+            memory: Duration::from_secs(5),
             chunk: Duration::from_secs(30),
-            drain: Duration::from_secs(1),
+            drain: Duration::from_millis(500),
             moving: Duration::from_secs(10),
         }
     }
@@ -113,6 +121,10 @@ pub struct WorkerConfig {
     pub state_dir: PathBuf,
     /// Memory that the slice may take, also while it serves.
     pub budget: Budget,
+    /// How much of the time may be computed, also while it serves.
+    pub duty: courtesy::Duty,
+    /// Whether large downloads may begin.
+    pub consent: Consent,
     /// Where experts come from.
     pub source: Source,
     /// Where experts that were fetched are kept for the next time; nowhere when absent.
@@ -139,6 +151,8 @@ impl WorkerConfig {
             extra_ca_pem: None,
             state_dir,
             budget: Some(memory_bytes).into(),
+            duty: courtesy::Duty::default(),
+            consent: Consent::default(),
             source: Source::Fetch,
             cache: None,
             agent: AGENT.to_owned(),

@@ -4,6 +4,8 @@
 //! them. A session keeps its hardware: when that is lost or changed, the session gives everything back and ends.
 //! **Promise:** when its future is dropped, the link goes with it; nothing detached keeps it open.
 
+mod leaving;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
 use super::budget::Budget;
@@ -29,10 +31,11 @@ use super::{Timers, Worker, link::Ended};
 use crate::net::ws::{self, WsError, WsReceiver};
 use crate::shutdown::Shutdown;
 use crate::types::Digest;
-use crate::wire::control::{Control, Decline, GoAway, Lease, Offer, Receipt, Refuse, Release, SliceReady};
+use crate::wire::control::{Control, Decline, GoAway, Lease, Offer, Receipt, Refuse, SliceReady};
 use crate::wire::handshake::{HandshakeError, Open, OpenError, WorkerSession};
 use crate::wire::receipt::ReceiptError;
 use crate::wire::{Frame, FrameError, Kind};
+use leaving::farewell;
 
 /// Requests whose parts are still coming in.
 const INCOMPLETE_MAX: usize = 8;
@@ -96,6 +99,8 @@ struct Session<'a> {
     quiet: Duration,
     /// What it offers.
     room: Room,
+    /// Whether somebody else took the memory of what was held here.
+    crowded: bool,
     budget: Budget,
     /// A lease for which the room became too small.
     outdated: Option<Lease>,
@@ -119,6 +124,7 @@ pub(super) async fn serve(
     let Joined { socket, session, round_trip } = joined;
     let WorkerSession { session_id, hub_key, session_signer, manifest, limits, seal, open, .. } = session;
     info!(session = %session_id, hub = %hub_key, "session open");
+    worker.status.round_trip(round_trip);
     let (sender, receiver) = socket.split();
     let link = Arc::new(Link::new(seal, sender));
     let holdings = Arc::new(Holdings::default());
@@ -128,6 +134,7 @@ pub(super) async fn serve(
         holdings: Arc::clone(&holdings),
         board: Arc::clone(&worker.status),
         link: Arc::downgrade(&link),
+        duty: worker.config.duty.clone(),
         lost,
     };
     let desk = Desk::open(tools, limits.in_flight_max as usize)?;
@@ -158,6 +165,7 @@ pub(super) async fn serve(
         manifest,
         quiet,
         room,
+        crowded: false,
         budget,
         outdated: None,
     };
@@ -167,17 +175,6 @@ pub(super) async fn serve(
         debug!(%error, "link ended while draining");
     }
     Ok(ended)
-}
-
-/// What the hub is told at the end, and how long requests under way are still answered.
-fn farewell(ended: &Ended, timers: &Timers) -> (&'static str, Duration) {
-    match ended {
-        Ended::Stopped => ("stopping", timers.drain),
-        Ended::GoAway(_) => ("moving", timers.moving),
-        Ended::Changed => ("changing hardware", timers.moving),
-        Ended::Lost(_) => ("hardware lost", timers.moving),
-        Ended::Slept => ("slept", timers.drain),
-    }
 }
 
 /// The reason for which the hardware was lost, once it is.
@@ -208,12 +205,15 @@ impl Session<'_> {
         let mut taking = idle();
         let stop = shutdown.wait();
         tokio::pin!(stop);
+        let mut looks = interval(self.worker.config.timers.memory);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let next = tokio::select! {
                 () = &mut stop => Next::End(Ended::Stopped),
                 reason = reported(lost_for) => Next::End(Ended::Lost(reason)),
                 () = changed(hardware) => Next::End(Ended::Changed),
                 () = self.budget.changed() => self.resize().await?,
+                _ = looks.tick() => self.look_at_memory().await?,
                 frame = receive(&mut self.receiver, &mut self.open) => self.act(frame?).await?,
                 taken = &mut taking => {
                     taking = idle();
@@ -232,19 +232,10 @@ impl Session<'_> {
         let offer = Offer {
             device: self.equipment.kernel.device(),
             memory_bytes: self.room.now,
-            assignments_per_s: self.equipment.assignments_per_s,
+            assignments_per_s: self.equipment.assignments_per_s * f64::from(self.worker.config.duty.percent()) / 100.0,
             wants: Vec::new(),
         };
         Ok(self.link.send(&offer.frame()?).await?)
-    }
-
-    /// Offers what the user allows now: the lease that answers it says what is to be given back, or what is new.
-    async fn resize(&mut self) -> Result<Next, SessionError> {
-        let now = self.equipment.room(self.worker).await;
-        self.room = Room { most: self.room.most.max(now), now };
-        self.offer().await?;
-        // Where the room is back before the backbone has heard that it was gone, no other lease follows.
-        Ok(self.outdated.take().map_or(Next::Go, Next::Take))
     }
 
     /// Says what became of a lease. Of hardware that took less, what it took is offered, so that the backbone gives the
@@ -303,6 +294,7 @@ impl Session<'_> {
             load: Arc::clone(self.desk.load()),
             compute: Arc::clone(&self.equipment.kernel),
             patience: self.worker.config.timers.chunk,
+            consent: self.worker.config.consent.clone(),
             quiet: self.quiet,
             room: self.room,
         };
@@ -358,39 +350,6 @@ impl Session<'_> {
         if let Some(why) = job.refused().or_else(|| self.desk.put(job).err()) {
             self.link.send(&Decline { reason: why.to_owned() }.reply(header.request)?).await?;
         }
-        Ok(())
-    }
-
-    /// Gives everything back, answers what is still under way within `patience`, less when the worker stops, and
-    /// closes.
-    async fn drain(mut self, why: &str, patience: Duration, shutdown: &Shutdown) -> Result<(), SessionError> {
-        let stopping = self.worker.config.timers.drain;
-        let mut until = Instant::now() + patience;
-        if let Some(held) = self.holdings.newest() {
-            self.link.send(&Release { lease: held.lease, experts: BTreeMap::new() }.frame()?).await?;
-        }
-        loop {
-            let now = Instant::now();
-            if shutdown.is_requested() {
-                until = until.min(now + stopping);
-            }
-            if now >= until {
-                break;
-            }
-            match timeout(self.quiet.min(until - now), receive(&mut self.receiver, &mut self.open)).await {
-                Ok(Ok(frame)) if frame.header.kind == Kind::ExpertChunk => {}
-                Ok(Ok(frame)) => drop(self.act(frame).await?),
-                Ok(Err(error)) => {
-                    debug!(%error, "link ended while draining");
-                    break;
-                }
-                // Requests whose parts are still coming in count as under way.
-                Err(_) if self.desk.load().is_clear() => break,
-                Err(_) => {}
-            }
-        }
-        // The hub may be slow to answer the close; nobody waits for it.
-        let _ = timeout(stopping, self.link.close(1000, why)).await;
         Ok(())
     }
 }

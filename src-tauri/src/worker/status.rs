@@ -1,5 +1,7 @@
 //! What a worker shows of itself, to the app, the demo and tests.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -59,6 +61,10 @@ pub struct WorkerStatus {
     pub receipted_work_bytes: u64,
     /// Whether the hub serves only newer programs than this one.
     pub update_required: bool,
+    /// From our answer to the hub's welcome, of the newest session.
+    pub round_trip_ms: Option<u64>,
+    /// Bytes of a download that waits for its owner's yes.
+    pub asks_bytes: Option<u64>,
     /// Why experts are not kept on disk at the moment; serving goes on from memory.
     pub disk_trouble: Option<String>,
 }
@@ -92,13 +98,25 @@ impl Board {
         self.0.send_modify(|s| s.slice = slice);
     }
 
+    pub fn round_trip(&self, round_trip: Duration) {
+        self.0.send_modify(|s| s.round_trip_ms = u64::try_from(round_trip.as_millis()).ok());
+    }
+
+    /// A download waits for a yes, or does not any more.
+    pub fn asks(&self, bytes: Option<u64>) {
+        self.0.send_if_modified(|s| std::mem::replace(&mut s.asks_bytes, bytes) != bytes);
+    }
+
     pub fn disk_trouble(&self, trouble: Option<String>) {
         self.0.send_modify(|s| s.disk_trouble = trouble);
     }
 
     /// The link is gone and with it the lease.
     pub fn unleased(&self) {
-        self.0.send_modify(|s| s.slice.clear());
+        self.0.send_modify(|s| {
+            s.slice.clear();
+            s.asks_bytes = None;
+        });
     }
 
     pub fn answered(&self, assignments: u64, hidden: usize) {
