@@ -13,6 +13,8 @@ mod shell;
 mod tray;
 #[cfg(target_os = "linux")]
 mod tray_host;
+#[cfg(target_os = "linux")]
+mod web_processes;
 mod window;
 mod words;
 
@@ -93,11 +95,14 @@ pub fn run(options: Options, runtime: &Runtime) -> Result<ExitCode, DesktopError
         })
         .setup(move |app| Ok(start(app, options)?))
         .build(tauri::generate_context!())?;
-    let code = app.run_return(|_, event| {
-        if let RunEvent::ExitRequested { code: None, api, .. } = event {
-            // The last window was closed; only Quit quits.
-            api.prevent_exit();
+    let code = app.run_return(|app, event| match event {
+        // The last window was closed; only Quit quits.
+        RunEvent::ExitRequested { code: None, api, .. } => api.prevent_exit(),
+        #[cfg(target_os = "linux")]
+        RunEvent::WindowEvent { event: WindowEvent::Destroyed, .. } => {
+            tauri::async_runtime::spawn(web_processes::end(app.clone()));
         }
+        _ => {}
     });
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -10,7 +10,9 @@ import { ask, type Part } from "../store";
 const SHOWN_MAX = 200;
 
 function row(receipt: ReceiptLine): HTMLElement {
-  const amount = h("td", { title: `${nano(receipt.nano)} nano-KVR` }, kvr(receipt.nano));
+  const worth = receipt.nano;
+  const amount =
+    worth === null ? h("td", {}, "–") : h("td", { title: `${nano(worth)} nano-KVR` }, kvr(worth));
   return h("tr", {}, h("th", { scope: "row" }, when(receipt.unix_s)), h("td", {}, number(receipt.work_bytes)), amount);
 }
 
