@@ -88,10 +88,8 @@ async fn a_wallets_words_are_shown_and_verified_and_bring_it_back_elsewhere() {
     answer(&page, &words).await;
     page.click("verify").await;
     page.until_data("backed-up", "safe", "true").await;
-    until("no line", async || {
-        menu.lines().await.iter().all(|line| !line.label.starts_with("Back up")).then_some(())
-    })
-    .await;
+    until("no line", async || menu.lines().await.iter().all(|line| !line.label.starts_with("Back up")).then_some(()))
+        .await;
     page.press("quit").await;
     assert_eq!(until("the end", async || session.noted("ended")).await, 0);
 

@@ -116,7 +116,8 @@ impl Page {
 
     /// Unfolds what is folded away.
     pub async fn open_details(&self, id: &str) {
-        self.run("const [id, done] = arguments; document.getElementById(id).open = true; done(true)", json!([id])).await;
+        self.run("const [id, done] = arguments; document.getElementById(id).open = true; done(true)", json!([id]))
+            .await;
     }
 
     /// Waits until an element's text satisfies.

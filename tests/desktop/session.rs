@@ -44,6 +44,8 @@ pub struct Session {
     host: Option<(Connection, Watcher)>,
     /// Where libraries are looked for first.
     libraries: PathBuf,
+    /// Whether the app's directory is on a disk of its own, without room.
+    is_disk_full: bool,
 }
 
 impl Session {
@@ -81,7 +83,14 @@ impl Session {
         let mut bus = String::new();
         BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut bus).unwrap();
         let libraries = home.path().join("lib");
-        Self { home, bus: bus.trim().to_owned(), guests: vec![Guest(daemon)], host: None, libraries }
+        Self {
+            home,
+            bus: bus.trim().to_owned(),
+            guests: vec![Guest(daemon)],
+            host: None,
+            libraries,
+            is_disk_full: false,
+        }
     }
 
     /// `program` within this session.
@@ -148,6 +157,12 @@ impl Session {
         std::fs::write(self.libraries.join(name), "").unwrap();
     }
 
+    /// Leaves the app's directory no room: a disk of its own, filled up, which only the app sees.
+    pub fn fill_disk(&mut self) {
+        std::fs::create_dir_all(self.state()).unwrap();
+        self.is_disk_full = true;
+    }
+
     /// Starts `program` for as long as the session lasts.
     pub fn invite(&mut self, command: &mut Command) -> u32 {
         let guest = command.spawn().unwrap();
@@ -165,10 +180,20 @@ impl Session {
     pub fn app(&self) -> PathBuf {
         let path = self.home.path().join("app");
         let exe = env!("CARGO_BIN_EXE_kvasir");
-        let script = format!(
-            "#!/bin/sh\n'{exe}' \"$@\" 2>>'{home}/log' &\necho $! >'{home}/pid'\nwait $!\necho $? >'{home}/ended'\n",
-            home = self.home.path().display()
+        let home = self.home.path().display();
+        let state = self.state();
+        let fill = if self.is_disk_full {
+            let (state, filler) = (state.display(), state.join("filler").display().to_string());
+            format!("mount -t tmpfs -o size=64k tmpfs '{state}'\ncat /dev/zero >'{filler}' 2>/dev/null\n")
+        } else {
+            String::new()
+        };
+        let start = format!(
+            "{fill}'{exe}' \"$@\" 2>>'{home}/log' &\necho $! >'{home}/pid'\nwait $!\necho $? >'{home}/ended'\n"
         );
+        // What is mounted in a namespace of its own is gone with it.
+        let shell = if self.is_disk_full { "/usr/bin/env -S unshare -m sh" } else { "/bin/sh" };
+        let script = format!("#!{shell}\n{start}");
         std::fs::write(&path, script).unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         path

@@ -41,7 +41,10 @@ fn device(id: &str, name: &str, kind: DeviceKind, used: bool, why: Option<&str>)
 
 fn account() -> Account {
     let per_day = (1..=12u64)
-        .map(|day| DayEarned { day: format!("2026-11-{:02}", 18 + day), nano: (day * 731_204_511 % 5_000_000_000).to_string() })
+        .map(|day| DayEarned {
+            day: format!("2026-11-{:02}", 18 + day),
+            nano: (day * 731_204_511 % 5_000_000_000).to_string(),
+        })
         .collect();
     Account {
         pending_nano_kvr: "18245664021".to_owned(),
@@ -89,13 +92,9 @@ fn with(name: &'static str, says: &'static [&'static str], change: impl FnOnce(&
     on("home", name, says, change)
 }
 
-fn on(
-    route: &'static str,
-    name: &'static str,
-    says: &'static [&'static str],
-    change: impl FnOnce(&mut View),
-) -> Shown {
-    let mut view = View { engine: working(), version: "1.0.0".to_owned(), starts_at_login: Some(false), ..View::default() };
+fn on(route: &'static str, name: &'static str, says: &'static [&'static str], change: impl FnOnce(&mut View)) -> Shown {
+    let mut view =
+        View { engine: working(), version: "1.0.0".to_owned(), starts_at_login: Some(false), ..View::default() };
     change(&mut view);
     Shown { name, route, view, says, reads: &[] }
 }
@@ -185,7 +184,8 @@ fn troubles() -> Vec<Shown> {
         with("offline", &["state.offline", "why.offline", "leg.down"], |view| {
             unlinked(view);
             why(view, State::Offline, WhyCode::Offline);
-            view.engine.link = Link::Waiting { reason: "connection refused by 192.0.2.7:443".to_owned(), retry_ms: 4000 };
+            view.engine.link =
+                Link::Waiting { reason: "connection refused by 192.0.2.7:443".to_owned(), retry_ms: 4000 };
             view.engine.legs = Legs { gateway: Leg::Down, hub: Leg::Down, backbone: Leg::Down, ..Legs::default() };
             view.engine.account_problem = Some(problem("gateway_unreachable", "no answer within 10 s"));
         }),
@@ -235,7 +235,8 @@ fn pages() -> Vec<Shown> {
         on("wallet", "wallet", &["address.copy", "phrase.safe", "claim.yes", "stored.keyring"], |_| {}),
         on("wallet", "wallet-unsaved", &["phrase.unsafe", "phrase.show"], |view| view.engine.wallet.backed_up = false),
         on("wallet", "wallet-locked", &["recovery.locked.title", "unlock.yes"], |view| {
-            let state = WalletState::Failed { problem: problem("wallet_locked", "the wallet's file wants its password") };
+            let state =
+                WalletState::Failed { problem: problem("wallet_locked", "the wallet's file wants its password") };
             view.engine.wallet = wallet(state, true, Stored::PasswordFile, Some(Needs::Password));
             why(view, State::Error, WhyCode::NoWallet);
         }),

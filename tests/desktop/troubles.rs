@@ -142,6 +142,19 @@ async fn a_gateway_with_a_certificate_of_nobody_known_is_not_trusted() {
     assert_eq!(fleet.sessions().await, 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
+async fn a_full_disk_is_named_and_no_wallet_is_lost_on_it() {
+    let mut session = Session::usual().await;
+    session.fill_disk();
+    let page = Page::open(&mut session, &[]).await;
+    until("the problem", async || page.sees("problem").await.then_some(())).await;
+    let said = page.text("problem").await.unwrap();
+    assert!(said.contains("No space left"), "{said}");
+    page.until_state("error").await;
+    assert!(!page.can("contribute").await);
+}
+
 #[test]
 #[ignore = "needs the page that the desktop build makes"]
 fn the_page_is_small_and_has_no_code_or_style_in_its_markup() {
@@ -153,7 +166,10 @@ fn the_page_is_small_and_has_no_code_or_style_in_its_markup() {
     assert!(bytes < 150_000, "{bytes} bytes");
     let markup = std::fs::read_to_string(dist.join("index.html")).unwrap();
     assert!(!markup.contains("<style") && !markup.contains("style="), "{markup}");
-    assert!(markup.matches("<script").count() == markup.matches("<script type=\"module\" crossorigin src=\"./").count(), "{markup}");
+    assert!(
+        markup.matches("<script").count() == markup.matches("<script type=\"module\" crossorigin src=\"./").count(),
+        "{markup}"
+    );
     assert!(!markup.contains("http:") && !markup.contains("https:"), "{markup}");
 }
 

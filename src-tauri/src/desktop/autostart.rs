@@ -47,12 +47,13 @@ fn program() -> io::Result<PathBuf> {
 fn entry(program: &Path) -> String {
     let mut quoted = String::new();
     for letter in program.display().to_string().chars() {
-        match letter {
-            '"' | '`' | '$' => quoted.extend(["\\\\", &letter.to_string()]),
-            '\\' => quoted.push_str("\\\\\\\\"),
-            '%' => quoted.push_str("%%"),
-            _ => quoted.push(letter),
-        }
+        quoted.push_str(match letter {
+            '"' | '`' | '$' => "\\\\",
+            '\\' => "\\\\\\",
+            '%' => "%",
+            _ => "",
+        });
+        quoted.push(letter);
     }
     format!(
         "[Desktop Entry]\nType=Application\nName=Kvasir\nExec=\"{quoted}\" --hidden\nIcon=kvasir\n\

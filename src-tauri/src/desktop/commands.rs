@@ -119,7 +119,7 @@ async fn delete_slices(shell: State<'_, Shell>) -> Answer {
 #[tauri::command]
 async fn remove_everything(confirmed_without_backup: bool, app: AppHandle, shell: State<'_, Shell>) -> Answer {
     answer(shell.engine.remove_everything(confirmed_without_backup).await)?;
-    shell.start_at_login(&app, false)
+    if shell.starts_at_login() == Some(true) { shell.start_at_login(&app, false) } else { Ok(()) }
 }
 
 #[tauri::command]

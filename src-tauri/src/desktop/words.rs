@@ -98,7 +98,9 @@ mod tests {
 
     #[test]
     fn a_locale_gives_its_language_and_an_unknown_one_english() {
-        for (locale, code) in [("fr-CA", "fr"), ("ja_JP.UTF-8", "ja"), ("ko", "ko"), ("C", "en"), ("", "en"), ("de", "en")] {
+        for (locale, code) in
+            [("fr-CA", "fr"), ("ja_JP.UTF-8", "ja"), ("ko", "ko"), ("C", "en"), ("", "en"), ("de", "en")]
+        {
             assert_eq!(Words::named(locale).code(), code, "{locale}");
         }
         assert_eq!(Words::of(Language::Es).number("0.00895"), "0,00895");
