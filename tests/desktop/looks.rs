@@ -10,8 +10,8 @@ use crate::session::Session;
 use crate::states::{Shown, all};
 
 /// The narrowest window that must do, and the one that opens.
-const WIDTHS: [u32; 2] = [320, 460];
-const HEIGHT: u32 = 900;
+const WIDTHS: [i64; 2] = [320, 460];
+const HEIGHT: i64 = 900;
 const LANGUAGES: [&str; 5] = ["en", "es", "fr", "ja", "ko"];
 const AUDIT: &str = include_str!("audit.js");
 

@@ -181,11 +181,16 @@ impl Page {
     }
 
     /// Gives the page so much room.
-    pub async fn resize(&self, width: u32, height: u32) {
-        until("the window's size", async || {
-            self.post("/window/rect", json!({"width": width, "height": height})).await?;
-            let script = "const done = arguments[0]; requestAnimationFrame(() => done(innerWidth))";
-            (self.run(script, json!([])).await == width).then_some(())
+    pub async fn resize(&self, width: i64, height: i64) {
+        let mut wish = width;
+        until("the window's width", async || {
+            let place = format!("0,-1,-1,{wish},{height}");
+            assert!(Command::new("wmctrl").args(["-r", "Kvasir", "-e", &place]).status().unwrap().success());
+            let script = "const done = arguments[0]; setTimeout(() => done(innerWidth), 100)";
+            let got = self.run(script, json!([])).await.as_i64()?;
+            // Some window managers count the frame.
+            wish += width - got;
+            (got == width).then_some(())
         })
         .await;
     }

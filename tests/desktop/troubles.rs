@@ -40,6 +40,36 @@ async fn without_a_secret_service_the_window_says_so_and_a_later_one_is_found() 
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the stage that tests/desktop/run sets"]
+async fn without_a_secret_service_a_password_keeps_the_wallet_over_a_restart() {
+    const PASSWORD: &str = "a long enough password";
+    let mut session = Session::bare();
+    session.tray_host().await;
+    let page = Page::open(&mut session, &[]).await;
+    problem(&page, "keyring_unavailable").await;
+    page.go("wallet").await;
+    page.paste("new-password", PASSWORD).await;
+    page.paste("repeat-password", PASSWORD).await;
+    page.click("set-password").await;
+    let address = page.wallet().await;
+    page.press("quit").await;
+    assert_eq!(until("the end", async || session.noted("ended")).await, 0);
+    std::fs::remove_file(session.home.path().join("ended")).unwrap();
+
+    let page = Page::open(&mut session, &[]).await;
+    page.go("wallet").await;
+    until("the question", async || page.sees("unlock").await.then_some(())).await;
+    page.paste("password", "another password").await;
+    page.click("unlock-now").await;
+    problem(&page, "wallet_password").await;
+    page.paste("password", PASSWORD).await;
+    page.click("unlock-now").await;
+    assert_eq!(page.wallet().await, address);
+    page.press("quit").await;
+    assert_eq!(until("the end", async || session.noted("ended")).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
 async fn a_locked_keyring_is_told_from_a_missing_key() {
     let mut session = Session::usual().await;
     std::fs::create_dir_all(session.state()).unwrap();
