@@ -49,12 +49,18 @@ fn disguises(line: &str) -> Vec<String> {
 fn phrase_secrets(phrase: &str) -> Vec<String> {
     let words: Vec<&str> = phrase.split(' ').collect();
     assert_eq!(words.len(), 12, "a phrase");
-    let seed = bip39::Mnemonic::parse_normalized(phrase).expect("a phrase").to_seed_normalized("");
     let hash = |key: &[u8], parts: &[&[u8]]| {
         let mut mac = <Hmac<Sha512> as KeyInit>::new_from_slice(key).expect("any length");
         parts.iter().for_each(|part| mac.update(part));
         mac.finalize().into_bytes()
     };
+    // PBKDF2 of BIP39, one block of it.
+    let mut round = hash(phrase.as_bytes(), &[b"mnemonic", &[0, 0, 0, 1]]);
+    let mut seed = round;
+    for _ in 1..2048 {
+        round = hash(phrase.as_bytes(), &[&round]);
+        seed.iter_mut().zip(&round).for_each(|(sum, byte)| *sum ^= byte);
+    }
     let master = hash(b"ed25519 seed", &[&seed]);
     let node = [44u32, 501, 0, 0]
         .iter()

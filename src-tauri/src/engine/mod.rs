@@ -26,6 +26,7 @@ mod task;
 mod types;
 mod updates;
 mod why;
+mod wishes;
 mod work;
 
 use std::path::{Path, PathBuf};

@@ -62,11 +62,6 @@ impl Purse {
         self.open.as_ref()
     }
 
-    /// Whether an errand is under way.
-    pub fn is_busy(&self) -> bool {
-        self.errand.is_some()
-    }
-
     /// Sets out.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The engine's one task: takes an order or an event, does it, and publishes what came of it.
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -160,8 +161,7 @@ impl Core {
     pub async fn run(mut self, mut orders: mpsc::Receiver<Asked>) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let clock = Arc::clone(&self.config.clock);
-        let mut sleep = Box::pin(async move { worker::slept(&*clock, TICK).await });
+        let mut sleep = self.sleep();
         loop {
             tokio::select! {
                 asked = orders.recv() => {
@@ -197,8 +197,7 @@ impl Core {
                 () = change_of(self.account.as_mut().map(|account| &mut account.known)) => {}
                 _ = tick.tick() => self.look_at_clocks(),
                 () = &mut sleep => {
-                    let clock = Arc::clone(&self.config.clock);
-                    sleep = Box::pin(async move { worker::slept(&*clock, TICK).await });
+                    sleep = self.sleep();
                     self.woke();
                 }
             }
@@ -262,7 +261,9 @@ impl Core {
                     return Err(EngineError::NoSuchDevice(id));
                 }
                 let is_used = self.status.devices.iter().any(|device| device.id == id && device.used);
-                self.intend(|intent| if on { drop(intent.off.remove(&id)) } else { drop(intent.off.insert(id)) })?;
+                self.intend(|intent| {
+                    let _ = if on { intent.off.remove(&id) } else { intent.off.insert(id) };
+                })?;
                 if is_used && !on {
                     self.rest().await;
                     self.hardware = None;
@@ -329,6 +330,12 @@ impl Core {
         if let Some(before) = self.finding.replace(tokio::spawn((self.config.hardware)(off))) {
             before.abort();
         }
+    }
+
+    /// Completes once the machine has slept.
+    fn sleep(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let clock = Arc::clone(&self.config.clock);
+        Box::pin(async move { worker::slept(&*clock, TICK).await })
     }
 
     /// The machine slept: a card that was not there before may be there now.

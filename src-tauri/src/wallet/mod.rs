@@ -67,7 +67,7 @@ impl Wallet {
     /// Its backup phrase; `None` for a wallet of before phrases, whose only backup is its key.
     #[must_use]
     pub fn phrase(&self) -> Option<Phrase> {
-        self.entropy.as_ref().and_then(|entropy| Phrase::of_entropy(entropy))
+        self.entropy.as_ref().map(|entropy| Phrase::of_entropy(entropy))
     }
 
     /// The public half; its text is the address.
@@ -95,7 +95,7 @@ impl Wallet {
     /// The wallet of a stored secret, if the text is one.
     fn from_secret_line(text: &str) -> Option<Self> {
         match private::bytes_of(text) {
-            Some(entropy) => Phrase::of_entropy(&entropy).map(|phrase| Self::of_phrase(&phrase)),
+            Some(entropy) => Some(Self::of_phrase(&Phrase::of_entropy(&entropy))),
             None => private::bytes_of(text).map(|seed| Self::from_seed(&seed)),
         }
     }

@@ -4,15 +4,20 @@
 //! Solana wallets find the same address. **Promise:** no error repeats a word; phrase, seed and keys on the way are
 //! wiped when dropped.
 
-use bip39::{Language, Mnemonic};
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha512;
+use sha2::{Digest, Sha256, Sha512};
 use zeroize::{Zeroize, Zeroizing};
 
+/// The 2048 words of BIP39's English list, in its order, which is that of the alphabet.
+const ENGLISH: &str = include_str!("english.txt");
+/// Bits of a word.
+const WORD_BITS: usize = 11;
 /// Words of a phrase.
 pub const PHRASE_WORDS: usize = 12;
-/// Random bytes that a phrase stands for.
+/// Random bytes that a phrase stands for; the last word ends in four bits of their SHA-256.
 pub(super) const ENTROPY_BYTES: usize = 16;
+/// Rounds of PBKDF2 from words to seed.
+const SEED_ROUNDS: usize = 2048;
 /// Purpose, coin (Solana, by SLIP-0044), account, change: all hardened, as ed25519 asks.
 const PATH: [u32; 4] = [44, 501, 0, 0];
 
@@ -31,7 +36,9 @@ pub enum PhraseError {
 }
 
 /// A backup phrase.
-pub struct Phrase(Mnemonic);
+pub struct Phrase {
+    entropy: Zeroizing<[u8; ENTROPY_BYTES]>,
+}
 
 impl Phrase {
     /// A new phrase from the operating system's randomness.
@@ -41,12 +48,11 @@ impl Phrase {
     pub(super) fn generate() -> Result<Self, getrandom::Error> {
         let mut entropy = Zeroizing::new([0u8; ENTROPY_BYTES]);
         getrandom::fill(entropy.as_mut())?;
-        // Sixteen bytes always are a phrase.
-        Self::of_entropy(&entropy).ok_or(getrandom::Error::UNEXPECTED)
+        Ok(Self { entropy })
     }
 
-    pub(super) fn of_entropy(entropy: &[u8; ENTROPY_BYTES]) -> Option<Self> {
-        Mnemonic::from_entropy_in(Language::English, entropy).ok().map(Self)
+    pub(super) fn of_entropy(entropy: &[u8; ENTROPY_BYTES]) -> Self {
+        Self { entropy: Zeroizing::new(*entropy) }
     }
 
     /// The phrase that a person typed: any case, any white space.
@@ -58,34 +64,72 @@ impl Phrase {
         if count != PHRASE_WORDS {
             return Err(PhraseError::Count(count));
         }
-        let words: Zeroizing<Vec<String>> = Zeroizing::new(text.split_whitespace().map(str::to_lowercase).collect());
-        if let Some(place) = words.iter().position(|word| Language::English.find_word(word).is_none()) {
-            return Err(PhraseError::Word(place + 1));
+        let list: Vec<&str> = ENGLISH.lines().collect();
+        // The words' numbers, one after another, are the random bits and the four that check them.
+        let mut bits = Zeroizing::new([0u8; ENTROPY_BYTES + 1]);
+        for (place, typed) in text.split_whitespace().enumerate() {
+            let word = Zeroizing::new(typed.to_lowercase());
+            let number = list.binary_search(&word.as_str()).map_err(|_| PhraseError::Word(place + 1))?;
+            for bit in (0..WORD_BITS).filter(|bit| number >> (WORD_BITS - 1 - bit) & 1 == 1) {
+                let at = place * WORD_BITS + bit;
+                bits[at / 8] |= 0x80 >> (at % 8);
+            }
         }
-        let joined = Zeroizing::new(words.join(" "));
-        let words = Mnemonic::parse_in_normalized(Language::English, &joined).map_err(|_| PhraseError::Checksum)?;
-        Ok(Self(words))
+        let mut phrase = Self { entropy: Zeroizing::new([0; ENTROPY_BYTES]) };
+        phrase.entropy.copy_from_slice(&bits[..ENTROPY_BYTES]);
+        if phrase.bits() == bits { Ok(phrase) } else { Err(PhraseError::Checksum) }
+    }
+
+    /// The random bits and those that check them.
+    fn bits(&self) -> Zeroizing<[u8; ENTROPY_BYTES + 1]> {
+        let mut bits = Zeroizing::new([0; ENTROPY_BYTES + 1]);
+        bits[..ENTROPY_BYTES].copy_from_slice(self.entropy.as_ref());
+        bits[ENTROPY_BYTES] = Sha256::digest(self.entropy.as_ref())[0] & 0xf0;
+        bits
     }
 
     /// The words in their order, for their owner's eyes.
     #[must_use]
     pub fn words(&self) -> Zeroizing<Vec<String>> {
-        Zeroizing::new(self.0.words().map(str::to_owned).collect())
+        let (list, bits): (Vec<&str>, _) = (ENGLISH.lines().collect(), self.bits());
+        let bit = |at: usize| usize::from(bits[at / 8] >> (7 - at % 8) & 1);
+        let number = |place: usize| (0..WORD_BITS).fold(0, |number, at| number << 1 | bit(place * WORD_BITS + at));
+        Zeroizing::new((0..PHRASE_WORDS).map(|place| list[number(place)].to_owned()).collect())
     }
 
     pub(super) fn entropy(&self) -> Zeroizing<[u8; ENTROPY_BYTES]> {
-        let (mut bytes, length) = self.0.to_entropy_array();
-        let mut entropy = Zeroizing::new([0; ENTROPY_BYTES]);
-        entropy.copy_from_slice(&bytes[..length.min(ENTROPY_BYTES)]);
-        bytes.zeroize();
-        entropy
+        self.entropy.clone()
     }
 
     /// The ed25519 seed of the wallet.
     pub(super) fn key(&self) -> Zeroizing<[u8; 32]> {
-        let seed = Zeroizing::new(self.0.to_seed_normalized(""));
-        derive(seed.as_ref(), &PATH)
+        let sentence = Zeroizing::new(self.words().join(" "));
+        derive(stretch(sentence.as_bytes()).as_ref(), &PATH)
     }
+}
+
+/// HMAC-SHA512 of `parts`, one after another.
+fn hmac(key: &[u8], parts: &[&[u8]]) -> Zeroizing<[u8; 64]> {
+    let mut out = Zeroizing::new([0; 64]);
+    // HMAC takes keys of any length.
+    if let Ok(mut mac) = <Hmac<Sha512> as KeyInit>::new_from_slice(key) {
+        parts.iter().for_each(|part| mac.update(part));
+        let mut bytes = mac.finalize().into_bytes();
+        out.copy_from_slice(&bytes);
+        bytes.as_mut_slice().zeroize();
+    }
+    out
+}
+
+/// BIP39's seed of a sentence without a passphrase: the first block of PBKDF2-HMAC-SHA512.
+fn stretch(sentence: &[u8]) -> Zeroizing<[u8; 64]> {
+    let mut round = hmac(sentence, &[b"mnemonic", &1u32.to_be_bytes()]);
+    let mut seed = round.clone();
+    for _ in 1..SEED_ROUNDS {
+        round = hmac(sentence, &[round.as_ref()]);
+        seed.iter_mut().zip(round.iter()).for_each(|(sum, byte)| *sum ^= byte);
+    }
+    seed
 }
 
 /// Key and chain code of a node of the tree of keys.
@@ -95,17 +139,12 @@ struct Node {
 }
 
 impl Node {
-    /// SLIP-0010: HMAC-SHA512, the left half is the key, the right one the chain code.
+    /// SLIP-0010: of an HMAC the left half is the key, the right one the chain code.
     fn of(chain: &[u8], parts: &[&[u8]]) -> Self {
+        let both = hmac(chain, parts);
         let mut node = Self { key: Zeroizing::new([0; 32]), chain: Zeroizing::new([0; 32]) };
-        // HMAC takes keys of any length.
-        if let Ok(mut mac) = <Hmac<Sha512> as KeyInit>::new_from_slice(chain) {
-            parts.iter().for_each(|part| mac.update(part));
-            let mut both = mac.finalize().into_bytes();
-            node.key.copy_from_slice(&both[..32]);
-            node.chain.copy_from_slice(&both[32..]);
-            both.as_mut_slice().zeroize();
-        }
+        node.key.copy_from_slice(&both[..32]);
+        node.chain.copy_from_slice(&both[32..]);
         node
     }
 
@@ -172,7 +211,7 @@ mod tests {
             let parsed = Phrase::parse(phrase).unwrap();
             assert_eq!(parsed.words().join(" "), phrase);
             assert_eq!(Wallet::of_phrase(&parsed).address().to_string(), address);
-            let back = Phrase::of_entropy(&parsed.entropy()).unwrap();
+            let back = Phrase::of_entropy(&parsed.entropy());
             assert_eq!(back.words().join(" "), phrase);
         }
     }
@@ -189,6 +228,37 @@ mod tests {
         assert_eq!(typed(&"é ".repeat(12)), Some(PhraseError::Word(1)));
         let error = typed(&good.replacen("abandon", "secretword", 1)).unwrap();
         assert!(!error.to_string().contains("secretword"), "{error}");
+    }
+
+    #[test]
+    fn words_and_seeds_are_those_of_bip39() {
+        let list: Vec<&str> = ENGLISH.lines().collect();
+        assert!(list.len() == 1 << WORD_BITS && list.is_sorted());
+        // Vectors of the reference implementation, whose passphrase is "TREZOR"; without one, the seed of the first.
+        for (entropy, words) in [
+            (
+                "7f7f7f7f7f7f7f7f7f7f7f7f7f7f7f7f",
+                "legal winner thank year wave sausage worth useful legal winner thank yellow",
+            ),
+            (
+                "80808080808080808080808080808080",
+                "letter advice cage absurd amount doctor acoustic avoid letter advice cage above",
+            ),
+            ("ffffffffffffffffffffffffffffffff", "zoo zoo zoo zoo zoo zoo zoo zoo zoo zoo zoo wrong"),
+            (
+                "9e885d952ad362caeb4efe34a8e91bd2",
+                "ozone drill grab fiber curtain grace pudding thank cruise elder eight picnic",
+            ),
+        ] {
+            let phrase = Phrase::of_entropy(bytes(entropy).first_chunk().unwrap());
+            assert_eq!(phrase.words().join(" "), words);
+            assert_eq!(Phrase::parse(words).unwrap().entropy(), phrase.entropy());
+        }
+        let zeros = Phrase::of_entropy(&[0; 16]).words().join(" ");
+        assert_eq!(
+            Hex(*stretch(zeros.as_bytes())).to_string(),
+            "5eb00bbddcf069084889a8ab9155568165f5c453ccb85e70811aaed6f6da5fc19a5ac40b389cd370d086206dec8aa6c43daea6690f20ad3d8d48b2d2ce9e38e4"
+        );
     }
 
     #[test]

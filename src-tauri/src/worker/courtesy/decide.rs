@@ -4,7 +4,7 @@
 //! screen. The first reason in a fixed order is named, the one that lasts longest first.
 
 use jiff::civil::{DateTime, Time};
-use jiff::{ToSpan, Zoned};
+use jiff::{ToSpan, ZonedDateTime};
 
 use super::{Hold, Hours, Reason, Rules};
 
@@ -12,7 +12,7 @@ use super::{Hold, Hours, Reason, Rules};
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Local time.
-    pub now: Zoned,
+    pub now: ZonedDateTime,
     /// Whether it runs on a battery.
     pub on_battery: Option<bool>,
     /// Whether its connection is metered.
@@ -28,7 +28,7 @@ pub struct Facts {
 impl Facts {
     /// A machine that says nothing but the time.
     #[must_use]
-    pub fn silent(now: Zoned) -> Self {
+    pub fn silent(now: ZonedDateTime) -> Self {
         Self { now, on_battery: None, metered: None, idle: None, programs: Vec::new(), fullscreen: None }
     }
 }
@@ -81,13 +81,13 @@ fn bit(day: jiff::civil::Weekday) -> u8 {
     1 << day.to_monday_zero_offset()
 }
 
-fn minute_of(now: &Zoned) -> u16 {
+fn minute_of(now: &ZonedDateTime) -> u16 {
     now.hour().unsigned_abs() as u16 * 60 + now.minute().unsigned_abs() as u16
 }
 
 /// Whether `now` is in these hours, by the clock on the wall: what a change of the clock skips is not there, what it
 /// repeats counts twice.
-fn is_within(hours: &Hours, now: &Zoned) -> bool {
+fn is_within(hours: &Hours, now: &ZonedDateTime) -> bool {
     let (minute, today) = (minute_of(now), bit(now.weekday()));
     let yesterday = bit(now.weekday().previous());
     if hours.from_min < hours.to_min {
@@ -97,13 +97,13 @@ fn is_within(hours: &Hours, now: &Zoned) -> bool {
 }
 
 /// When these hours begin next after `now`, in seconds since 1970; within eight days, or never.
-fn opens(hours: &Hours, now: &Zoned) -> Option<u64> {
+fn opens(hours: &Hours, now: &ZonedDateTime) -> Option<u64> {
     let time = Time::new((hours.from_min / 60) as i8, (hours.from_min % 60) as i8, 0, 0).ok()?;
     let starts = (0..=8).filter_map(|day| {
         let date = now.date().checked_add(day.days()).ok()?;
         let starts_then = hours.days & bit(date.weekday()) != 0;
         // Where the clock skips the minute, the one after the gap.
-        let start = DateTime::from_parts(date, time).to_zoned(now.time_zone().clone()).ok()?;
+        let start = DateTime::from_parts(date, time).to_zoned_datetime(now.time_zone().clone()).ok()?;
         (starts_then && start > *now).then_some(start)
     });
     starts.min().and_then(|start| u64::try_from(start.timestamp().as_second()).ok())

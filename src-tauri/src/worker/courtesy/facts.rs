@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use jiff::Zoned;
+use jiff::ZonedDateTime;
 
 use super::{Facts, Rules};
 use crate::clock::Clock;
@@ -54,10 +54,10 @@ impl Sources {
     }
 }
 
-fn local_time(clock: &dyn Clock) -> Zoned {
+fn local_time(clock: &dyn Clock) -> ZonedDateTime {
     let unix_ms = i64::try_from(clock.unix_ms()).unwrap_or(i64::MAX);
     let now = jiff::Timestamp::from_millisecond(unix_ms).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-    now.to_zoned(jiff::tz::TimeZone::system())
+    now.to_zoned_datetime(jiff::tz::TimeZone::system())
 }
 
 /// A small file's text.

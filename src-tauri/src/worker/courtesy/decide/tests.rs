@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn at(text: &str) -> Zoned {
+fn at(text: &str) -> ZonedDateTime {
     text.parse().unwrap()
 }
 
@@ -76,7 +76,7 @@ fn welcome(hours: &[Hours], now: &str) -> Result<(), Option<String>> {
     match decide(&rules, &Facts::silent(now.clone())) {
         None => Ok(()),
         Some(hold) => Err(hold.until_unix_s.map(|unix_s| {
-            let start = jiff::Timestamp::from_second(unix_s as i64).unwrap().to_zoned(now.time_zone().clone());
+            let start = jiff::Timestamp::from_second(unix_s as i64).unwrap().to_zoned_datetime(now.time_zone().clone());
             start.strftime("%a %H:%M").to_string()
         })),
     }
