@@ -10,6 +10,7 @@ mod der;
 pub mod dial;
 pub mod framed;
 pub mod head;
+pub mod health;
 pub mod https;
 pub mod peer;
 mod pinned;
