@@ -7,6 +7,7 @@
 
 mod budget;
 mod cache;
+pub mod courtesy;
 mod ended;
 mod equipment;
 mod fetch;
