@@ -176,10 +176,8 @@ async fn receipts_and_days_tell_what_the_account_tells() {
         account.is_some_and(|a| a.pending_nano_kvr == nano && a.per_day.iter().map(|d| &d.nano).eq([&nano]))
     };
     let paid = desk.until("the credit and its day", credited).await;
-    assert_eq!(
-        paid.account.as_ref().unwrap().last_credit_unix_s,
-        paid.account.unwrap().last_credit_unix_ms.map(|ms| ms / 1000)
-    );
+    let account = paid.account.unwrap();
+    assert_eq!(account.last_credit_unix_s, account.last_credit_unix_ms.map(|ms| ms / 1000));
     assert_eq!(desk.engine.status().why_not_earning.code, WhyCode::Earning);
     desk.engine.contribute(false).await.unwrap();
     let receipts = desk.engine.receipts().await.unwrap();

@@ -4,7 +4,9 @@ use tauri::ipc::{Channel, Invoke};
 use tauri::{AppHandle, State, Wry};
 use zeroize::Zeroizing;
 
+use super::diagnose as doctor;
 use super::shell::{self, Shell};
+use crate::doctor::Report;
 use crate::engine::{EngineError, PauseKind, Problem, ReceiptLine, Settings, View};
 
 type Answer<T = ()> = Result<T, Problem>;
@@ -33,6 +35,8 @@ pub(super) fn handler() -> impl Fn(Invoke<Wry>) -> bool + Send + Sync + 'static 
         set_password,
         unlock,
         claim,
+        diagnose,
+        save_report,
         start_at_login,
         close_window,
         stay,
@@ -167,6 +171,23 @@ async fn unlock(password: String, shell: State<'_, Shell>) -> Answer {
 #[tauri::command]
 async fn claim(nano: Option<String>, shell: State<'_, Shell>) -> Answer<String> {
     answer(shell.engine.claim(nano).await)
+}
+
+#[tauri::command]
+async fn diagnose(shell: State<'_, Shell>) -> Answer<Report> {
+    let report = doctor::examine(&shell.state_dir, shell.engine.status().wallet).await;
+    shell.keep_report(report.clone());
+    Ok(report)
+}
+
+/// Writes the newest report to a file, and says where: the page chooses no path.
+#[tauri::command]
+async fn save_report(app: AppHandle, shell: State<'_, Shell>) -> Answer<String> {
+    let report = shell.report().ok_or_else(|| Problem {
+        code: "no_report".to_owned(),
+        message: "expected a report to save, got none: examine first".to_owned(),
+    })?;
+    doctor::save(&app, &report).map(|path| path.display().to_string())
 }
 
 #[tauri::command]

@@ -1,6 +1,6 @@
 //! What the commands, the tray and the window share: the engine and the view of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tauri::AppHandle;
@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::words::Words;
 use super::{autostart, window};
+use crate::doctor::Report;
 use crate::engine::{Engine, Problem, Tray, View};
 use crate::shutdown;
 
@@ -24,7 +25,10 @@ pub(super) struct Shell {
     view: Arc<watch::Sender<View>>,
     /// What feeds the page; a page that comes later has its own.
     feeding: Arc<Mutex<Option<JoinHandle<()>>>>,
-    state_dir: PathBuf,
+    /// This installation's files.
+    pub state_dir: Arc<Path>,
+    /// What the doctor found last.
+    report: Arc<Mutex<Option<Report>>>,
 }
 
 impl Shell {
@@ -32,7 +36,13 @@ impl Shell {
         let (version, starts_at_login) = (app.package_info().version.to_string(), autostart::is_on(app));
         let mut view = View { engine: engine.status(), version, starts_at_login, ..View::default() };
         view.language = words_of(&view).code().to_owned();
-        Self { engine, view: Arc::new(watch::Sender::new(view)), feeding: Arc::default(), state_dir }
+        Self {
+            engine,
+            view: Arc::new(watch::Sender::new(view)),
+            feeding: Arc::default(),
+            state_dir: state_dir.into(),
+            report: Arc::default(),
+        }
     }
 
     /// Feeds a page with `feed` instead of the one before, which may be gone without a word.
@@ -106,6 +116,15 @@ impl Shell {
             tracing::warn!(%error, "the next close is explained again");
         }
         window::destroy_soon(app);
+    }
+
+    /// What the doctor found last.
+    pub fn report(&self) -> Option<Report> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn keep_report(&self, report: Report) {
+        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
     }
 
     /// Starts with the owner's session from now on, or not.

@@ -38,6 +38,7 @@ use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
 use crate::clock::{Clock, SystemClock};
+use crate::net::dial::{Connector, Outbound};
 use crate::net::https::Gateway;
 use crate::wallet::{KeyStore, Phrase, Wallet};
 use crate::wire::invite::Invite;
@@ -79,6 +80,8 @@ pub struct EngineConfig {
     pub memory_bytes: Option<u64>,
     /// A first download of more is asked about.
     pub large_download_bytes: u64,
+    /// How gateways are reached; the network's own certificate authority comes with its join code.
+    pub outbound: Outbound,
     /// How often the account is asked for.
     pub intervals: Intervals,
     /// Wall time.
@@ -101,6 +104,7 @@ impl EngineConfig {
             hardware,
             memory_bytes: None,
             large_download_bytes,
+            outbound: Outbound::default(),
             intervals,
             clock,
             sources,
@@ -149,6 +153,7 @@ pub struct Engine {
     status: watch::Receiver<Status>,
     state_dir: Arc<Path>,
     clock: Arc<dyn Clock>,
+    outbound: Outbound,
 }
 
 impl Engine {
@@ -158,8 +163,9 @@ impl Engine {
         let (orders, inbox) = mpsc::channel(ORDERS_MAX);
         let (board, status) = watch::channel(Status::default());
         let (state_dir, clock) = (Arc::from(config.state_dir.as_path()), Arc::clone(&config.clock));
+        let outbound = config.outbound.clone();
         let task = tokio::spawn(task::Core::new(config, board).run(inbox));
-        (Self { orders, status, state_dir, clock }, task)
+        (Self { orders, status, state_dir, clock, outbound }, task)
     }
 
     /// The status now.
@@ -338,7 +344,9 @@ impl Engine {
     pub async fn claim(&self, nano: Option<String>) -> Result<String, EngineError> {
         let Context { wallet, network, .. } = self.context().await?;
         let network = network.ok_or(EngineError::NoNetwork)?;
-        let gateway = |url: &String| Gateway::at(url, network.ca_pem.as_deref());
+        let connector =
+            Arc::new(Connector::new(&Outbound { network_ca_pem: network.ca_pem, ..self.outbound.clone() })?);
+        let gateway = |url: &String| Gateway::at(url, Arc::clone(&connector));
         let gateways = network.gateways.iter().map(gateway).collect::<Result<Vec<_>, _>>().map_err(ClaimError::from)?;
         let expires_unix_s = self.clock.unix_ms() / 1000 + CLAIM_LASTS_S;
         let prepared = claim::prepare(&wallet, &gateways, network.operator, nano.as_deref(), expires_unix_s).await?;

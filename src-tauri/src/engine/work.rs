@@ -16,9 +16,10 @@ use super::account::{Asking, Known};
 use super::facts::{ConfirmDownload, Download, Legs, StandingBy};
 use super::status::{Link, Slice, State};
 use super::task::{Account, Core};
-use super::why::{self, Times};
+use super::why::{self, Beside};
 use super::{AccountProblem, EngineError, PAUSE_MAX, devices};
 use crate::model::room::disk_free;
+use crate::net::dial::Outbound;
 use crate::shutdown::{self, ShutdownTrigger};
 use crate::wire::invite::Invite;
 use crate::worker::{self, CacheConfig, Consent, Hardware, WorkerConfig, WorkerError, WorkerStatus};
@@ -103,8 +104,10 @@ impl Core {
         let gateways = invite.gateways.clone();
         let (agreed, consent) = Consent::asked_above(self.config.large_download_bytes, self.intent.download_agreed);
         let cache = CacheConfig::new(self.config.state_dir.join(EXPERTS_DIR), Some(self.settings.disk_cap_bytes));
+        let outbound = Outbound { network_ca_pem: invite.ca_pem.clone(), ..self.config.outbound.clone() };
         let config = WorkerConfig {
             gateways,
+            outbound,
             clock: Arc::clone(&self.config.clock),
             cache: Some(cache),
             budget: self.budget.1.clone(),
@@ -149,7 +152,8 @@ impl Core {
         self.account = None;
         let (Some(invite), Some(wallet)) = (self.effective_network(), self.purse.wallet()) else { return };
         let (address, clock) = (wallet.address(), Arc::clone(&self.config.clock));
-        match Asking::new(&invite, address, self.config.state_dir.clone(), clock) {
+        let (state_dir, outbound) = (self.config.state_dir.clone(), self.config.outbound.clone());
+        match Asking::new(&invite, address, state_dir, clock, outbound) {
             Ok(asking) => {
                 let (sender, known) = watch::channel(Known::default());
                 let working = self.working.subscribe();
@@ -175,13 +179,13 @@ impl Core {
         if status.settings != self.settings {
             status.settings.clone_from(&self.settings);
         }
-        let mut rtt = None;
-        let mut asks = None;
+        let (mut gateway_rtt_ms, mut backbone_rtt_ms, mut asks, mut trouble) = (None, None, None, None);
         match &mut self.running {
             Some(running) => {
                 let worker = running.status.borrow_and_update();
                 status.see(&worker);
-                (rtt, asks) = (worker.round_trip_ms, worker.asks_bytes);
+                (gateway_rtt_ms, backbone_rtt_ms) = (worker.gateway_rtt_ms, worker.hub_rtt_ms);
+                (asks, trouble) = (worker.asks_bytes, worker.trouble);
             }
             None => (status.link, status.slice) = (Link::Off, Slice::Nothing),
         }
@@ -205,12 +209,12 @@ impl Core {
         status.account = account;
         status.account_problem = error.map(|error| (&EngineError::from(AccountProblem::from(error))).into());
         status.state = status.summed_up();
-        status.legs = Legs { backbone_rtt_ms: rtt, ..status.legs_now() };
+        status.legs = Legs { gateway_rtt_ms, backbone_rtt_ms, ..status.legs_now() };
         let now = self.config.clock.unix_ms();
         if self.answered.0 != status.assignments {
             self.answered = (status.assignments, (status.assignments > self.answered.0).then_some(now));
         }
-        status.why_not_earning = why::why(status, Times { now, answered: self.answered.1 });
+        status.why_not_earning = why::why(status, Beside { now, answered: self.answered.1, trouble });
         let working = status.state == State::Working;
         self.working.send_if_modified(|before| std::mem::replace(before, working) != working);
         self.board.send_if_modified(|shown| {

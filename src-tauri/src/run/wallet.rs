@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
@@ -12,6 +13,7 @@ use crate::cli::{AtGateway, NewWallet, WalletCommand, WalletState};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, parse_duration};
 use crate::engine::claim;
+use crate::net::dial::{Connector, Outbound};
 use crate::net::https::{self, Gateway, HttpsError};
 use crate::types::PublicKey;
 use crate::wallet::{self, BACKED_UP, FileKeyStore, KeyStore, KeyStoreError, Phrase, WALLET_RECORD, Wallet};
@@ -132,17 +134,20 @@ async fn receipts(at: &AtGateway) -> Result<ExitCode, AnyError> {
 
 /// The gateways to ask, and the operator whom they serve.
 fn gateways(at: &AtGateway) -> Result<(Vec<Gateway>, PublicKey), AnyError> {
+    let outbound = Outbound {
+        proxy: at.proxy.clone().unwrap_or_default(),
+        extra_ca: at.ca.iter().cloned().collect(),
+        ..Outbound::default()
+    };
     if let (Some(url), Some(operator)) = (&at.gateway, at.operator) {
-        let read =
-            |path: &PathBuf| std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()));
-        let ca = at.ca.as_ref().map(read).transpose()?;
-        return Ok((vec![Gateway::at(url, ca.as_deref())?], operator));
+        return Ok((vec![Gateway::at(url, Arc::new(Connector::new(&outbound)?))?], operator));
     }
     let now_unix_s = SystemClock::default().unix_ms() / 1000;
     let Some(invite) = network::join(&at.wallet.state, None, &[], now_unix_s)? else {
         let why = "the worker has joined no network; or name one with --operator too";
         return Err(ConfigError::Missing { role: "wallet", flag: "--gateway", why }.into());
     };
-    let of = |url: &String| Gateway::at(url, invite.ca_pem.as_deref());
+    let connector = Arc::new(Connector::new(&Outbound { network_ca_pem: invite.ca_pem, ..outbound })?);
+    let of = |url: &String| Gateway::at(url, Arc::clone(&connector));
     Ok((invite.gateways.iter().map(of).collect::<Result<_, _>>()?, invite.operator))
 }

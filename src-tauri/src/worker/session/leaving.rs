@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info};
 
-use super::{Ended, Next, Session, SessionError, Timers, receive};
+use super::{Next, Session, receive};
 use crate::shutdown::Shutdown;
 use crate::types::ExpertId;
 use crate::wire::control::{Control, Release};
 use crate::wire::{Kind, Slice};
+use crate::worker::Timers;
+use crate::worker::ended::{Ended, SessionError};
 use crate::worker::fetch::{QUIET_LOOK, Room, expert_bytes};
 
 /// How long experts that have no room stay for those who asked before they heard.
@@ -28,7 +30,7 @@ pub(super) fn farewell(ended: &Ended, timers: &Timers) -> (&'static str, Duratio
         Ended::GoAway(_) => ("moving", timers.moving),
         Ended::Changed => ("changing hardware", timers.moving),
         Ended::Lost(_) => ("hardware lost", timers.moving),
-        Ended::Slept => ("slept", timers.drain),
+        Ended::Slept | Ended::Moved => ("moved", timers.drain),
     }
 }
 
