@@ -1,6 +1,5 @@
 //! How a session begins: dialling a gateway, and proving the wallet to the hub behind it.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
@@ -21,7 +20,7 @@ pub(super) struct Joined {
 
 /// Dials a gateway and proves the wallet to its hub.
 pub(super) async fn join(worker: &Worker, url: &str) -> Result<Joined, SessionError> {
-    let mut socket = WsStream::connect(&with_path(url), Arc::clone(&worker.tls), ws::WsConfig::worker()).await?;
+    let mut socket = WsStream::connect(&with_path(url), &worker.connector, ws::WsConfig::worker()).await?;
     let limit = worker.config.timers.handshake;
     let greeted = timeout(limit, greet(worker, url, &mut socket)).await;
     let (session, round_trip) = greeted.map_err(|_| SessionError::HandshakeDeadline(limit))??;

@@ -26,7 +26,8 @@ use super::serve::{Desk, Job, Tools};
 use super::slices::Holdings;
 use super::status::Phase;
 use super::{Timers, Worker, link::Ended};
-use crate::net::ws::{self, WsError, WsReceiver};
+use crate::net::dial::DialError;
+use crate::net::ws::{WsError, WsReceiver};
 use crate::shutdown::Shutdown;
 use crate::types::Digest;
 use crate::wire::control::{Control, Decline, GoAway, Lease, Offer, Receipt, Refuse, Release, SliceReady};
@@ -45,7 +46,7 @@ const ROUND_TRIP_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
     #[error(transparent)]
-    Connect(#[from] ws::ConnectError),
+    Connect(#[from] DialError),
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     #[error("no handshake within {} ms", .0.as_millis())]
