@@ -8,6 +8,8 @@ mod convert;
 mod crowd;
 mod demo;
 mod dispatch;
+#[cfg(target_os = "linux")]
+mod doctor;
 mod elastic;
 mod engine;
 mod exact;
@@ -30,10 +32,13 @@ mod logs;
 mod model_files;
 mod mtp;
 mod net;
+mod operating;
 #[cfg(unix)]
 mod operators;
 mod peer;
 mod processes;
+#[cfg(target_os = "linux")]
+mod readme;
 mod reference;
 mod refused_models;
 #[cfg(unix)]
