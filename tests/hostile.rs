@@ -76,7 +76,9 @@ impl Public {
     pub async fn session(&self, wallet: u8) -> (Worker, BackboneEnd) {
         let url = format!("wss://localhost:{}/v1/worker", self.gateway.addr.port());
         let joining = async {
-            let ws = WsStream::connect(&url, &Connector::direct(self.gateway.client.clone()), WsConfig::worker()).await.unwrap();
+            let ws = WsStream::connect(&url, &Connector::direct(self.gateway.client.clone()), WsConfig::worker())
+                .await
+                .unwrap();
             self.world.join_on(ws, wallet, 1, HOST).await.expect("a session")
         };
         (joining.await, self.opened().await)

@@ -35,6 +35,8 @@ mod net;
 mod operating;
 #[cfg(unix)]
 mod operators;
+#[cfg(unix)]
+mod outbound;
 mod peer;
 mod processes;
 #[cfg(target_os = "linux")]

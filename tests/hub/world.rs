@@ -10,7 +10,7 @@ use kvasir::ledger::{Ledger, Meter, MeterPage};
 use kvasir::net::dial::{Connector, Outbound};
 use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::net::ws::{WsConfig, WsError, WsStream};
-use kvasir::net::{Io, tcp, tls};
+use kvasir::net::{Io, tcp};
 use kvasir::shutdown::{self, ShutdownTrigger};
 use kvasir::types::{Digest, Hex, PublicKey, SessionId, WorkerId};
 use kvasir::wire::control::{BackboneHello, Control, Refuse, SessionClosed, SessionOpen, Verdict};

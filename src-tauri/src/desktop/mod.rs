@@ -106,7 +106,8 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     let store = std::sync::Arc::new(OsKeyStore::new(KEYRING_SERVICE));
     let config = EngineConfig::new(state.clone(), store, (options.hardware)(&state));
     // The engine's task ends with its last handle, or with Quit.
-    let (engine, _) = Engine::start(EngineConfig { memory_bytes: options.memory_bytes, outbound: options.outbound, ..config });
+    let (engine, _) =
+        Engine::start(EngineConfig { memory_bytes: options.memory_bytes, outbound: options.outbound, ..config });
     let shell = Shell::new(engine, app.package_info().version.to_string());
     app.manage(shell.clone());
     let icon = tray::Icon::build(app.handle());

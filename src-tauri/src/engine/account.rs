@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::status::Account;
 use crate::clock::Clock;
 use crate::net::dial::{Connector, Outbound};
+use crate::net::health::Health;
 use crate::net::https::{Gateway, HttpsError};
 use crate::net::tls::TlsError;
 use crate::types::{NanoKvr, PublicKey};
@@ -83,6 +84,7 @@ struct Statement {
 /// One wallet's account at one network.
 pub(super) struct Asking {
     gateways: Vec<Gateway>,
+    health: Health,
     address: PublicKey,
     clock: Arc<dyn Clock>,
     /// Gateway and sequence of the last answer.
@@ -109,7 +111,9 @@ impl Asking {
         let outbound = Outbound { network_ca_pem: invite.ca_pem.clone(), ..outbound };
         let connector = Arc::new(Connector::new(&outbound)?);
         let of = |url: &String| Gateway::at(url, Arc::clone(&connector)).ok();
-        Ok(Self { gateways: invite.gateways.iter().filter_map(of).collect(), address, clock, last: None, told: None })
+        let gateways: Vec<Gateway> = invite.gateways.iter().filter_map(of).collect();
+        let health = Health::new(gateways.len());
+        Ok(Self { gateways, health, address, clock, last: None, told: None })
     }
 
     /// Asks until nobody wants to know any more.
@@ -131,13 +135,20 @@ impl Asking {
         }
     }
 
-    /// Asks the gateways in turn; `None` for an answer that is older than the one before.
+    /// Asks the gateways, the healthiest first; `None` for an answer that is older than the one before.
     async fn ask(&mut self) -> Result<Option<Account>, AccountError> {
         let mut failure = AccountError::NoGateway;
-        for index in 0..self.gateways.len() {
+        for _ in 0..self.gateways.len() {
+            let index = self.health.next();
             match self.statement(index).await {
-                Ok(statement) => return Ok(self.take(index, &statement)),
-                Err(error) => failure = error,
+                Ok(statement) => {
+                    self.health.works(index);
+                    return Ok(self.take(index, &statement));
+                }
+                Err(error) => {
+                    self.health.failed(index);
+                    failure = error;
+                }
             }
         }
         Err(failure)

@@ -11,6 +11,7 @@ pub mod descriptors;
 pub mod dial;
 pub mod framed;
 pub mod head;
+pub mod health;
 pub mod https;
 pub mod peer;
 mod pinned;

@@ -19,8 +19,8 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::bind::is_loopback;
-use super::pinned::{PinnedKeys, key_of, spki};
 use super::dial::{DIAL_DEADLINE, Destination, DialError, Trip, Way};
+use super::pinned::{PinnedKeys, key_of, spki};
 use super::{Duplex, Io, tcp, tls};
 use crate::types::PublicKey;
 use crate::wire::rendezvous;

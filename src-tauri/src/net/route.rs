@@ -5,6 +5,9 @@
 //! four system calls on every system, and whether packets would leave from another address is all that a link wants to know.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 /// Addresses that nobody has (RFC 5737, RFC 3849): on the way to them lies the way to everybody.
 const ELSEWHERE: [IpAddr; 2] =
@@ -44,6 +47,32 @@ pub fn towards(peer: SocketAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind(any).ok()?;
     socket.connect(peer).ok()?;
     socket.local_addr().ok().map(|local| local.ip())
+}
+
+/// Completes once packets to `peer` leave from another address than now, or leave again after nothing led there: what
+/// was connected before is then of no use. Looks every `every`.
+pub async fn moved(peer: SocketAddr, every: Duration) {
+    let first = towards(peer);
+    let mut was_cut_off = false;
+    loop {
+        sleep(every).await;
+        match towards(peer) {
+            None => was_cut_off = first.is_some(),
+            now if was_cut_off || now != first => return,
+            Some(_) => {}
+        }
+    }
+}
+
+/// Completes once something leads out that did not at `before`. Looks every `every`.
+pub async fn opened(before: Outward, every: Duration) {
+    loop {
+        sleep(every).await;
+        let now = Outward::now();
+        if now != before && !now.is_none() {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 mod budget;
 mod cache;
 pub mod courtesy;
+mod ended;
 mod equipment;
 mod fetch;
 mod gather;
@@ -39,6 +40,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::model::Model;
 use crate::net::dial::{Connector, Outbound};
 use crate::net::tls::TlsError;
+use crate::net::ws::Ping;
 use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
 use crate::wire::agent::AGENT;
@@ -51,7 +53,7 @@ pub use cache::CacheConfig;
 pub use hardware::Hardware;
 pub use home::{HomeError, kept_receipts};
 pub(crate) use join::with_path;
-pub use status::{Phase, WorkerStatus};
+pub use status::{Phase, Trouble, WorkerStatus};
 
 /// Where the experts come from.
 #[derive(Clone, Debug)]
@@ -73,8 +75,10 @@ pub struct Timers {
     pub backoff_max: Duration,
     /// A link that lived this long was a good one: the pauses start over.
     pub healthy: Duration,
-    /// Between two looks at the clocks, for whether the machine slept.
+    /// Between two looks at the clocks and the routes, for whether the machine slept or its network is another one.
     pub look: Duration,
+    /// How a silent hub is noticed, and proxies are kept from cutting.
+    pub ping: Ping,
     /// Longest wait for one piece of an expert.
     pub chunk: Duration,
     /// How long requests under way are still answered when the worker stops.
@@ -91,6 +95,7 @@ impl Default for Timers {
             backoff_max: Duration::from_secs(30),
             healthy: Duration::from_secs(10),
             look: Duration::from_secs(1),
+            ping: Ping::worker(),
             chunk: Duration::from_secs(30),
             drain: Duration::from_secs(1),
             moving: Duration::from_secs(10),

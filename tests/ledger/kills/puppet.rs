@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kvasir::net::Io;
 use kvasir::net::dial::{Connector, Outbound};
 use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::net::ws::{WsConfig, WsStream};
-use kvasir::net::Io;
 use kvasir::types::{Hex, PublicKey, SessionId};
 use kvasir::wallet::Wallet;
 use kvasir::wire::control::{BackboneHello, Control, Receipt, SessionOpen, Verdict};
