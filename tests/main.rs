@@ -30,8 +30,11 @@ mod logs;
 mod model_files;
 mod mtp;
 mod net;
+mod operating;
 #[cfg(unix)]
 mod operators;
+#[cfg(unix)]
+mod outbound;
 mod peer;
 mod processes;
 mod reference;

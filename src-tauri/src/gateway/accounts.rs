@@ -3,6 +3,7 @@
 //! A page may come twice, late, or from another gateway at the same time: the ledger credits what is new, once. The
 //! position in a hub's changes is kept in the ledger too, but only to ask for less; losing it costs nothing but a poll.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,9 @@ enum PollError {
     Order { after: u64, last: u64, got: u64 },
 }
 
+/// Codes of a hub for sessions whose link failed.
+const CUTS: [&str; 3] = ["link", "silent", "slow"];
+
 /// The part of a hub's `/status` that a gateway shows on.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -46,6 +50,28 @@ struct HubStatus {
     draining: bool,
     backbone_reachable: Option<bool>,
     backbone_error: Option<String>,
+    outcomes: Outcomes,
+    vitals: Option<HubVitals>,
+}
+
+/// Of a hub's vitals, what its gateways compare with their own.
+#[derive(Debug, Deserialize)]
+struct HubVitals {
+    unix_ms: u64,
+}
+
+/// What became of a hub's sessions: how often they ended by each code.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Outcomes {
+    ended: BTreeMap<String, u64>,
+}
+
+impl Outcomes {
+    /// Sessions that ended because the way between worker and hub failed.
+    fn cuts(&self) -> u64 {
+        CUTS.iter().filter_map(|code| self.ended.get(*code)).sum()
+    }
 }
 
 /// The accounts of one gateway.
@@ -177,8 +203,12 @@ impl Accounts {
             tracing::debug!(%error, "a hub does not tell its status");
             HubStatus::default()
         });
+        let now = self.clock.unix_ms();
+        let ahead = said.vitals.and_then(|theirs| theirs.unix_ms.checked_signed_diff(now));
         leg.tell(|leg| {
+            leg.clock_ahead_ms = ahead;
             (leg.sessions, leg.draining) = (said.sessions, said.draining);
+            leg.cuts = said.sessions.map(|_| said.outcomes.cuts());
             (leg.backbone_reachable, leg.backbone_error) = (said.backbone_reachable, said.backbone_error);
         });
     }

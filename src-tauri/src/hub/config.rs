@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::receipts::ReceiptTiming;
 use crate::clock::{Clock, SystemClock};
+use crate::net::dial::{Outbound, Way};
 use crate::net::peer::PeerSecurity;
 use crate::net::ws::Ping;
 use crate::types::PublicKey;
@@ -120,6 +121,8 @@ pub struct HubConfig {
     pub gateway_peer: PeerSecurity,
     /// Public listeners of gateways, `host:port`, where this hub keeps connections ready; needs pinned keys.
     pub rendezvous: Vec<String>,
+    /// How these are reached.
+    pub way: Arc<Way>,
     /// File of caught wallets.
     pub quarantine_list: PathBuf,
     /// Whose workers are taken.
@@ -134,6 +137,8 @@ pub struct HubConfig {
     pub devices_list: PathBuf,
     /// Directory of the admin socket; none without.
     pub admin: Option<PathBuf>,
+    /// Where the meters are kept, if on this machine: its disk is watched.
+    pub kept_in: Option<PathBuf>,
     /// How much.
     pub limits: HubLimits,
     /// How long.
@@ -154,6 +159,7 @@ impl HubConfig {
             backbone_peer: PeerSecurity::Loopback,
             gateway_peer: PeerSecurity::Loopback,
             rendezvous: Vec::new(),
+            way: Arc::new(Way::new(&Outbound::default())),
             quarantine_list,
             admission: AdmissionPolicy::default(),
             allowed: Vec::new(),
@@ -161,6 +167,7 @@ impl HubConfig {
             members_list,
             devices_list,
             admin: None,
+            kept_in: None,
             limits: HubLimits::default(),
             timing: HubTiming::default(),
             clock: Arc::new(SystemClock::default()),

@@ -20,6 +20,8 @@ use crate::ledger::{ClaimTerms, Ledger};
 use crate::model::{Manifest, Reach};
 use crate::net::bind;
 use crate::net::certificate::CertificateFiles;
+use crate::net::descriptors;
+use crate::net::dial::{Outbound, Way};
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::TrialCertificates;
 use crate::shutdown::{self, Shutdown};
@@ -40,6 +42,9 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 /// # Errors
 /// What keeps the role from starting, or from ending well.
 pub fn run(role: Role, flags: &RoleFlags) -> Result<(), AnyError> {
+    if let Some(files) = descriptors::raise() {
+        tracing::debug!(files.soft, files.hard, "open files");
+    }
     let runtime = super::runtime()?;
     let ended = runtime.block_on(serve(role, flags));
     // What still computes on a thread of its own has nobody left to compute for.
@@ -136,9 +141,11 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
         backbone_peer: peers.clone(),
         gateway_peer: peers,
         rendezvous: config.rendezvous,
+        way: Arc::new(Way::new(&Outbound { proxy: config.proxy, ..Outbound::default() })),
         admission,
         allowed: config.allowed,
         oldest_worker: config.oldest_worker,
+        kept_in: Some(ledger_dir(&config.ledger, &config.state)),
         admin: Some(config.state),
         ..HubConfig::new(config.backbone.to_string(), config.public_hosts, quarantine_list)
     };
@@ -170,12 +177,13 @@ async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyE
         say(format_args!("operator's listener on http://{}", admin.local_addr()?))?;
     }
     let limits = config.connections_per_address.map_or_else(Limits::default, |most| Limits::of_address(most.get()));
+    let kept_in = Some(ledger_dir(&config.ledger, &config.state));
     let public_hosts = config.public_hosts;
     let tls = certificate.server_config()?;
     let certificate = Some(certificate);
     let claims = config.claims.map(|(operator, hold)| ClaimTerms { operator, hold });
     let gateway =
-        GatewayConfig { certificate, hub_peer, public_hosts, limits, claims, ..GatewayConfig::new(tls, hubs) };
+        GatewayConfig { certificate, hub_peer, public_hosts, kept_in, limits, claims, ..GatewayConfig::new(tls, hubs) };
     gateway::serve(Listeners { public: listener, admin }, gateway, ledger.clone(), shutdown).await;
     ledger.close().await;
     Ok(())
@@ -210,6 +218,13 @@ fn owner_only(path: &Path, text: &str) -> std::io::Result<()> {
     std::io::Write::write_all(&mut options.open(path)?, text.as_bytes())
 }
 
+/// Where a ledger is kept on this machine; one of a server elsewhere leaves only the state directory to watch.
+fn ledger_dir(ledger: &str, state: &Path) -> PathBuf {
+    let file = ledger.strip_prefix("sqlite:").map(Path::new);
+    let dir = file.and_then(Path::parent).filter(|dir| !dir.as_os_str().is_empty());
+    dir.unwrap_or(state).to_owned()
+}
+
 /// Makes a role's state directory.
 fn make_state(path: &Path) -> Result<(), AnyError> {
     std::fs::create_dir_all(path).map_err(|e| format!("cannot make the state directory {}: {e}", path.display()).into())
@@ -229,7 +244,8 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
         None => Source::Fetch,
     };
     let cache = (config.cache_bytes != Some(0)).then(|| CacheConfig::new(config.cache, config.cache_bytes));
-    let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, cache, ..network };
+    let outbound = Outbound { proxy: config.proxy, extra_ca: config.ca.into_iter().collect(), ..network.outbound };
+    let worker = WorkerConfig { outbound, source, cache, ..network };
     let (sender, status) = watch::channel(WorkerStatus::default());
     let narrator = tokio::spawn(narrate(status));
     worker::run(worker, Arc::new(wallet), hardware, sender, shutdown).await?;

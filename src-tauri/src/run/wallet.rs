@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -10,6 +11,7 @@ use crate::cli::{AtGateway, WalletCommand, WalletState};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, parse_duration};
 use crate::ledger::Claimable;
+use crate::net::dial::{Connector, Outbound};
 use crate::net::https::{Gateway, HttpsError};
 use crate::types::PublicKey;
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
@@ -50,7 +52,8 @@ fn present(state: &Path) -> Result<Wallet, AnyError> {
     Ok(open_wallet(state)?)
 }
 
-fn exists(state: &Path) -> Result<bool, KeyStoreError> {
+/// Whether there is, or once was, a wallet in a state directory.
+pub(super) fn exists(state: &Path) -> Result<bool, KeyStoreError> {
     Ok(wallet_record(state).exists() || !FileKeyStore::new(state).list()?.is_empty())
 }
 
@@ -102,18 +105,21 @@ async fn receipts(at: &AtGateway) -> Result<ExitCode, AnyError> {
 
 /// The gateways to ask, and the operator whom they serve.
 fn gateways(at: &AtGateway) -> Result<(Vec<Gateway>, PublicKey), AnyError> {
+    let outbound = Outbound {
+        proxy: at.proxy.clone().unwrap_or_default(),
+        extra_ca: at.ca.iter().cloned().collect(),
+        ..Outbound::default()
+    };
     if let (Some(url), Some(operator)) = (&at.gateway, at.operator) {
-        let read =
-            |path: &PathBuf| std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()));
-        let ca = at.ca.as_ref().map(read).transpose()?;
-        return Ok((vec![Gateway::at(url, ca.as_deref())?], operator));
+        return Ok((vec![Gateway::at(url, Arc::new(Connector::new(&outbound)?))?], operator));
     }
     let now_unix_s = SystemClock::default().unix_ms() / 1000;
     let Some(invite) = network::join(&at.wallet.state, None, &[], now_unix_s)? else {
         let why = "the worker has joined no network; or name one with --operator too";
         return Err(ConfigError::Missing { role: "wallet", flag: "--gateway", why }.into());
     };
-    let of = |url: &String| Gateway::at(url, invite.ca_pem.as_deref());
+    let connector = Arc::new(Connector::new(&Outbound { network_ca_pem: invite.ca_pem, ..outbound })?);
+    let of = |url: &String| Gateway::at(url, Arc::clone(&connector));
     Ok((invite.gateways.iter().map(of).collect::<Result<_, _>>()?, invite.operator))
 }
 
@@ -126,7 +132,7 @@ async fn first<'a, T>(
     for gateway in gateways {
         match ask(gateway).await {
             Ok(answer) => return Ok((gateway, answer)),
-            Err(error @ HttpsError::Unreachable { .. }) => failure = error,
+            Err(error) if error.is_of_the_way() => failure = error,
             Err(error) => return Err(error),
         }
     }
