@@ -1,5 +1,6 @@
 //! Claims to be paid: asks a gateway what may be claimed, signs the words, and hands them in.
 
+use futures_util::FutureExt;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -93,7 +94,7 @@ pub async fn prepare<'a>(
     expires_unix_s: u64,
 ) -> Result<Prepared<'a>, ClaimError> {
     let path = format!("/v1/wallets/{}/claim", wallet.address());
-    let ask = async |gateway: &'a Gateway| gateway.get::<Claimable>(&path).await;
+    let ask = |gateway: &'a Gateway| gateway.get::<Claimable>(&path).boxed();
     let (gateway, claimable) = https::first(gateways, ask).await?;
     if claimable.operator != operator {
         return Err(ClaimError::Operator { expected: operator, got: claimable.operator });

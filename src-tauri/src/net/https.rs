@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
@@ -261,9 +262,9 @@ impl Gateway {
 ///
 /// # Errors
 /// What the one that answered said, or why the last one did not.
-pub async fn first<'a, T>(
+pub async fn first<'a: 'f, 'f, T>(
     gateways: &'a [Gateway],
-    ask: impl AsyncFn(&'a Gateway) -> Result<T, HttpsError>,
+    ask: impl Fn(&'a Gateway) -> BoxFuture<'f, Result<T, HttpsError>>,
 ) -> Result<(&'a Gateway, T), HttpsError> {
     let mut failure = HttpsError::Url("none".to_owned());
     for gateway in gateways {

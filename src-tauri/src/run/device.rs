@@ -163,9 +163,9 @@ pub(super) async fn for_worker(
             })
             .await
             {
-                Found::Gpu(kernel) => on_gpu(kernel, ASKED_FOR).map(Some),
-                Found::Nothing(why) => Err(why.into()),
-                Found::Stopped => Ok(None),
+                Opened::Gpu(kernel) => on_gpu(kernel, ASKED_FOR).map(Some),
+                Opened::Nothing(why) => Err(why.into()),
+                Opened::Stopped => Ok(None),
             };
         }
     };
@@ -176,12 +176,12 @@ pub(super) async fn for_worker(
         let shutdown = shutdown.clone();
         tokio::spawn(async move {
             match found(&wanted, &shutdown, |_| Ok(())).await {
-                Found::Gpu(kernel) => {
+                Opened::Gpu(kernel) => {
                     tracing::info!(device = kernel.device(), "a GPU appeared; moving to it");
                     newest.send_replace(Hardware { kernel, why: FOUND.to_owned() });
                 }
-                Found::Nothing(why) => tracing::info!(why, "staying on the CPU"),
-                Found::Stopped => {}
+                Opened::Nothing(why) => tracing::info!(why, "staying on the CPU"),
+                Opened::Stopped => {}
             }
         });
     }
@@ -233,25 +233,25 @@ fn on_gpu(kernel: Arc<dyn ExpertCompute>, why: &str) -> Result<watch::Receiver<H
 }
 
 /// What looking for a GPU came to.
-enum Found {
+enum Opened {
     Gpu(Arc<dyn ExpertCompute>),
     Nothing(String),
     Stopped,
 }
 
 /// Looks for a GPU until there is one; `missed` hears each new reason why there is none.
-async fn found(wanted: &Wanted, shutdown: &Shutdown, missed: impl Fn(&str) -> std::io::Result<()>) -> Found {
+async fn found(wanted: &Wanted, shutdown: &Shutdown, missed: impl Fn(&str) -> std::io::Result<()>) -> Opened {
     let (start, mut last) = (Instant::now(), String::new());
     loop {
         let why = tokio::select! {
             found = wanted.look() => match found {
-                Ok(kernel) => return Found::Gpu(kernel),
+                Ok(kernel) => return Opened::Gpu(kernel),
                 Err(why) => why,
             },
-            () = shutdown.wait() => return Found::Stopped,
+            () = shutdown.wait() => return Opened::Stopped,
         };
         if start.elapsed() >= PATIENCE {
-            return Found::Nothing(why);
+            return Opened::Nothing(why);
         }
         if why != last {
             // Nobody may be reading; the search goes on for the worker's sake.
@@ -260,7 +260,7 @@ async fn found(wanted: &Wanted, shutdown: &Shutdown, missed: impl Fn(&str) -> st
         }
         tokio::select! {
             () = sleep(LOOK_EVERY) => {}
-            () = shutdown.wait() => return Found::Stopped,
+            () = shutdown.wait() => return Opened::Stopped,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
@@ -121,7 +122,7 @@ async fn receipts(at: &AtGateway) -> Result<ExitCode, AnyError> {
     for receipt in kept.filter(|kept| kept.receipt.wallet == wallet.address()) {
         let session = receipt.receipt.session_id;
         let returned = wallet.return_receipt(receipt);
-        match https::first(&gateways, async |gateway| gateway.post::<Value>("/v1/receipts", &returned).await).await {
+        match https::first(&gateways, |gateway| gateway.post::<Value>("/v1/receipts", &returned).boxed()).await {
             Ok((_, answer)) if answer["raised"] == true => raised += 1,
             Ok(_) => known += 1,
             Err(HttpsError::Refused { message, .. }) => refused.push(json!({ "session": session, "why": message })),
