@@ -79,7 +79,7 @@ async fn a_locked_keyring_is_told_from_a_missing_key() {
     session.keyring(false);
     let page = Page::open(&mut session, &[]).await;
     problem(&page, "keyring_unavailable").await;
-    assert!(!page.sees("recovery").await);
+    page.until_data("recovery", "kind", "failed").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
