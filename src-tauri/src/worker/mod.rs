@@ -55,6 +55,7 @@ pub use consent::Consent;
 pub use hardware::Hardware;
 pub(crate) use home::replace as replace_file;
 pub use home::{HomeError, Occupied, kept_receipts, occupy};
+pub(crate) use join::with_path;
 pub use receipts::OnDisk;
 pub(crate) use slept::slept;
 pub use status::{Phase, Trouble, WorkerStatus};
