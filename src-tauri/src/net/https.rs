@@ -257,6 +257,25 @@ impl Gateway {
     }
 }
 
+/// Asks the gateways in turn until one answers; a refusal is an answer.
+///
+/// # Errors
+/// What the one that answered said, or why the last one did not.
+pub async fn first<'a, T>(
+    gateways: &'a [Gateway],
+    ask: impl AsyncFn(&'a Gateway) -> Result<T, HttpsError>,
+) -> Result<(&'a Gateway, T), HttpsError> {
+    let mut failure = HttpsError::Url("none".to_owned());
+    for gateway in gateways {
+        match ask(gateway).await {
+            Ok(answer) => return Ok((gateway, answer)),
+            Err(error) if error.is_of_the_way() => failure = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failure)
+}
+
 /// Where the gateway that workers dial at `url` answers the public.
 #[must_use]
 pub fn public_of(url: &str) -> Option<String> {
