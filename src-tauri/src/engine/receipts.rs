@@ -38,3 +38,45 @@ fn line(on_disk: &OnDisk, rate: Option<u64>) -> ReceiptLine {
         is_final: receipt.r#final,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Hex;
+    use crate::wire::receipt::{self, Counters, KeptReceipt};
+    use crate::wire::signature::KeyPair;
+
+    #[tokio::test]
+    async fn receipts_are_those_of_the_wallet_at_what_they_are_worth() {
+        let dir = tempfile::tempdir().unwrap();
+        let receipts = dir.path().join("receipts");
+        std::fs::create_dir_all(&receipts).unwrap();
+        let (hub, session) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
+        let (own, other) = (PublicKey([4; 32]), PublicKey([5; 32]));
+        for (number, wallet) in [(1, own), (2, own), (3, other)] {
+            let session_id = Hex([number; 16]);
+            let (hub_epoch, work_bytes) = (u64::from(number), 1000 * u64::from(number));
+            let counters = Counters {
+                hub_epoch,
+                session_id,
+                wallet,
+                assignments: 1,
+                work_bytes,
+                voided_bytes: 100,
+                sequence: 1,
+                r#final: number == 2,
+            };
+            let receipt = receipt::sign(&hub, &counters);
+            let ack = receipt::ack(&session, &receipt);
+            let kept = KeptReceipt { receipt, session_key: session.public(), ack };
+            std::fs::write(receipts.join(format!("{session_id}.json")), serde_json::to_vec(&kept).unwrap()).unwrap();
+        }
+        let mut lines = of(dir.path().to_owned(), own, Some(7)).await.unwrap();
+        assert!(lines.iter().all(|line| line.unix_s > 0));
+        lines.sort_by_key(|line| line.epoch);
+        let shown: Vec<_> = lines.iter().map(|line| (line.work_bytes, line.nano.as_deref(), line.is_final)).collect();
+        assert_eq!(shown, [(1000, Some("6300"), false), (2000, Some("13300"), true)]);
+        assert_eq!(of(dir.path().to_owned(), own, None).await.unwrap()[0].nano, None);
+        assert!(of(dir.path().join("nowhere"), own, None).await.unwrap().is_empty());
+    }
+}

@@ -198,22 +198,14 @@ mod tests {
 
     #[test]
     fn a_phrase_has_the_address_that_other_wallets_find() {
-        for (phrase, address) in [
-            (
-                "abandon abandon abandon abandon abandon abandon abandon abandon abandon abandon abandon about",
-                "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk",
-            ),
-            (
-                "pill tomorrow foster begin walnut borrow virtual kick shift mutual shoe scatter",
-                "5vftMkHL72JaJG6ExQfGAsT2uGVHpRR7oTNUPMs68Y2N",
-            ),
-        ] {
-            let parsed = Phrase::parse(phrase).unwrap();
-            assert_eq!(parsed.words().join(" "), phrase);
-            assert_eq!(Wallet::of_phrase(&parsed).address().to_string(), address);
-            let back = Phrase::of_entropy(&parsed.entropy());
-            assert_eq!(back.words().join(" "), phrase);
-        }
+        let phrase = "abandon abandon abandon abandon abandon abandon abandon abandon abandon abandon abandon about";
+        let parsed = Phrase::parse(phrase).unwrap();
+        assert_eq!(parsed.words().join(" "), phrase);
+        // As Solana's own wallets derive it.
+        let address = "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk";
+        assert_eq!(Wallet::of_phrase(&parsed).address().to_string(), address);
+        let back = Phrase::of_entropy(&parsed.entropy());
+        assert_eq!(back.words().join(" "), phrase);
     }
 
     #[test]
