@@ -9,6 +9,7 @@ pub mod certificate;
 pub mod framed;
 pub mod head;
 pub mod https;
+pub mod in_hand;
 pub mod peer;
 mod pinned;
 pub mod tcp;
