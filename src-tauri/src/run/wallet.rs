@@ -117,7 +117,17 @@ fn gateways(at: &AtGateway) -> Result<(Vec<Gateway>, PublicKey), AnyError> {
     Ok((invite.gateways.iter().map(of).collect::<Result<_, _>>()?, invite.operator))
 }
 
-/// Asks the gateways in turn until one answers.
+/// Whether another gateway of the network may do what this one does not: it is silent, it takes no claims, or the
+/// receipt's hub is none of its hubs, or not heard of yet.
+fn is_for_another(error: &HttpsError) -> bool {
+    match error {
+        HttpsError::Unreachable { .. } => true,
+        HttpsError::Refused { code, .. } => code == "hub" || code == "claims",
+        _ => false,
+    }
+}
+
+/// Asks the gateways in turn until one answers for all; what the last one said when none does.
 async fn first<'a, T>(
     gateways: &'a [Gateway],
     ask: impl AsyncFn(&'a Gateway) -> Result<T, HttpsError>,
@@ -126,9 +136,31 @@ async fn first<'a, T>(
     for gateway in gateways {
         match ask(gateway).await {
             Ok(answer) => return Ok((gateway, answer)),
-            Err(error @ HttpsError::Unreachable { .. }) => failure = error,
+            Err(error) if is_for_another(&error) => failure = error,
             Err(error) => return Err(error),
         }
     }
     Err(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_gateway_that_does_not_know_the_hub_gives_way_to_the_next() {
+        let gateways = ["wss://a", "wss://b"].map(|url| Gateway::at(url, None).unwrap());
+        let refused = |code: &str| HttpsError::Refused { gateway: "a".into(), code: code.into(), message: "no".into() };
+        for (code, asked) in [("hub", 2), ("claims", 2), ("receipt", 1), ("claim_sequence", 1)] {
+            let calls = std::cell::Cell::new(0);
+            let answer = first(&gateways, async |_| {
+                calls.set(calls.get() + 1);
+                if calls.get() == 1 { Err(refused(code)) } else { Ok(()) }
+            });
+            assert_eq!(answer.await.is_ok(), asked == 2, "{code}");
+            assert_eq!(calls.get(), asked, "{code}");
+        }
+        let nobody = first(&gateways, async |_| Err::<(), _>(refused("hub"))).await;
+        assert!(matches!(nobody, Err(HttpsError::Refused { code, .. }) if code == "hub"), "the reason is said");
+    }
 }
