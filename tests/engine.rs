@@ -82,7 +82,7 @@ impl Desk {
 
     async fn ready(&self) -> Status {
         let is_ready =
-            |s: &Status| matches!((&s.wallet, &s.device), (WalletState::Ready { .. }, DeviceState::Ready { .. }));
+            |s: &Status| matches!((&s.wallet.state, &s.device), (WalletState::Ready { .. }, DeviceState::Ready { .. }));
         self.until("a wallet and a device", is_ready).await
     }
 
@@ -98,7 +98,7 @@ impl Desk {
 }
 
 fn address(status: &Status) -> PublicKey {
-    let WalletState::Ready { address } = &status.wallet else { panic!("no wallet: {status:?}") };
+    let WalletState::Ready { address } = &status.wallet.state else { panic!("no wallet: {status:?}") };
     address.parse().unwrap()
 }
 
@@ -226,8 +226,8 @@ async fn a_wallet_whose_key_is_gone_is_shown_and_never_replaced() {
     std::fs::remove_file(&key).unwrap();
 
     let desk = Desk::start(dir.path());
-    let lost = desk.until("a missing key", |s| matches!(s.wallet, WalletState::KeyMissing { .. })).await;
-    let WalletState::KeyMissing { address, problem } = lost.wallet else { panic!("{:?}", lost.wallet) };
+    let lost = desk.until("a missing key", |s| matches!(s.wallet.state, WalletState::KeyMissing { .. })).await;
+    let WalletState::KeyMissing { address, problem } = lost.wallet.state else { panic!("{:?}", lost.wallet.state) };
     assert_eq!((address, problem.code.as_str()), (wallet.to_string(), "wallet_key_missing"));
     assert_eq!(lost.state, State::Error);
     assert_eq!(
@@ -241,7 +241,7 @@ async fn a_wallet_whose_key_is_gone_is_shown_and_never_replaced() {
     // The backup is back.
     write_private(&key, &kept);
     desk.engine.open_wallet().await.unwrap();
-    let found = desk.until("the wallet", |s| matches!(s.wallet, WalletState::Ready { .. })).await;
+    let found = desk.until("the wallet", |s| matches!(s.wallet.state, WalletState::Ready { .. })).await;
     assert_eq!(self::address(&found), wallet);
     desk.stop().await;
 }
@@ -277,8 +277,8 @@ impl KeyStore for NoKeyring {
 async fn without_a_keyring_nothing_is_contributed_and_the_reason_is_shown() {
     let (network, dir) = (network().await, tempfile::tempdir().unwrap());
     let desk = Desk::with_store(dir.path(), Arc::new(NoKeyring));
-    let status = desk.until("a failed wallet", |s| matches!(s.wallet, WalletState::Failed { .. })).await;
-    let WalletState::Failed { problem } = status.wallet else { panic!("{:?}", status.wallet) };
+    let status = desk.until("a failed wallet", |s| matches!(s.wallet.state, WalletState::Failed { .. })).await;
+    let WalletState::Failed { problem } = status.wallet.state else { panic!("{:?}", status.wallet.state) };
     assert_eq!(problem.code, "keyring_unavailable");
     desk.join(&network.join_code().unwrap()).await;
     assert_eq!(desk.engine.contribute(true).await.unwrap_err().code(), "no_wallet");

@@ -11,7 +11,7 @@ use crate::support::{Golden, Recorder, data, float_backbone, hf_head, largest_di
 use kvasir::backbone::delta_rule::{HeadInput, delta_rule};
 use kvasir::backbone::rows::l2_norm;
 use kvasir::backbone::sequence::LayerState;
-use kvasir::backbone::{Backbone, Rows, Sequence, Want, sampler::argmax};
+use kvasir::backbone::{Backbone, Reach, Rows, Sequence, Share, Want, sampler::argmax};
 use kvasir::kernel::float::{FloatExpert, Residency};
 use kvasir::model::{DeltaNetShape, Model};
 use std::sync::Arc;
@@ -253,6 +253,43 @@ async fn a_prompt_gives_the_same_bits_however_it_is_split() {
     let single = run(&backbone, &mut backbone.sequence(), &tokens[..128], 1).await;
     let difference = largest_difference(&whole[..single.len()], &single);
     assert!(difference > 0.0 && difference < 2e-3, "chunked against token by token: {difference:e}");
+}
+
+#[tokio::test]
+async fn prompts_in_parts_have_the_bits_and_the_states_of_whole_ones() {
+    let (model, golden) = CASES[1].open();
+    let backbone = float_backbone(&model);
+    let tokens: Vec<u32> = golden.ids("input_ids").iter().copied().cycle().take(700).collect();
+    let lengths = [300, 1, 130, 64, 205];
+    let mut expected: Option<Vec<Vec<f32>>> = None;
+    for parts in 1..=5 {
+        let mut sequences: Vec<Sequence> = lengths.iter().map(|_| backbone.sequence()).collect();
+        let mut given = Vec::new();
+        // A prompt, and what a sequence goes on with: the state that the parts left.
+        for (from, each) in [(0, lengths), (300, [1, 1, 1, 1, 1])] {
+            let shares = sequences.iter_mut().zip(each);
+            let mut shares: Vec<Share<'_>> = shares
+                .map(|(sequence, rows)| Share {
+                    sequence,
+                    tokens: &tokens[from..from + rows],
+                    want: Want::Every,
+                    reach: Reach::Any,
+                })
+                .collect();
+            let mut hidden = Rows::default();
+            let output = backbone.step_in_parts(&mut shares, parts, Some(&mut hidden)).await.expect("a step");
+            // The second share has one row, in whichever part.
+            let of_a_row = output.served[1].local;
+            let counts = output.served.iter().zip(each);
+            assert!(counts.into_iter().all(|(served, rows)| served.local == of_a_row * rows as u64), "{parts} parts");
+            given.extend(output.logits.iter().map(|rows| rows.values().to_vec()));
+            given.push(hidden.values().to_vec());
+        }
+        match &expected {
+            Some(expected) => assert!(*expected == given, "{parts} parts"),
+            None => expected = Some(given),
+        }
+    }
 }
 
 #[tokio::test]

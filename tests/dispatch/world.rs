@@ -135,7 +135,15 @@ impl Backbone {
     pub async fn check(&self, step: MoeStep) {
         let expected = local_sums(&self.model, &step).await;
         let got = soon(self.remote.begin(step)).await.expect("sums").rows;
-        assert!(got == expected, "sums differ from the local ones");
+        assert!(got == expected, "{}", self.difference(&expected, &got));
+    }
+
+    /// What differs, and what happened on the way: a difference that is seen once in many runs must say enough.
+    fn difference(&self, expected: &[RowSum], got: &[RowSum]) -> String {
+        let rows = expected.iter().zip(got).enumerate().filter(|(_, (expected, got))| expected != got);
+        let rows: Vec<String> = rows.map(|(row, pair)| format!("row {row}: {pair:?}")).collect();
+        let (counts, workers) = (self.remote.counts(), self.remote.workers());
+        format!("sums differ from the local ones: {counts:?} {workers:?}\n{}", rows.join("\n"))
     }
 
     /// Stored bytes of one expert.

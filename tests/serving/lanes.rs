@@ -15,13 +15,18 @@ const ONE_WAY: Duration = Duration::from_millis(5);
 
 /// All four layers on far workers.
 pub(super) async fn far(workers: usize) -> (Network, Arc<Backbone>) {
+    far_by(workers, ONE_WAY).await
+}
+
+/// The same, half a round trip away.
+async fn far_by(workers: usize, one_way: Duration) -> (Network, Arc<Backbone>) {
     let model = exact_model();
     let options = NetworkOptions {
         model: model.clone(),
         compute: kernel(),
         workers: (0..workers).map(|_| kernel().into()).collect(),
         remote_layers: vec![0, 1, 2, 3],
-        one_way: ONE_WAY,
+        one_way,
         bits_per_s: None,
         gateway: None,
         trust: grown_up(),
@@ -108,6 +113,26 @@ async fn a_long_prompt_holds_streams_in_lanes_up_for_one_chunk_at_most_and_none_
     for reader in readers {
         reader.await.unwrap();
     }
+    network.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_alone_travels_in_parts_and_gives_the_text_of_a_local_run() {
+    const NEW: u64 = 4;
+    let prompt = || order(1800, NEW as usize, 3);
+    let (near, _stop) = start(&backbone(), SchedulerConfig::default());
+    let expected = outcome(submit(&near, prompt())).await;
+    let (network, backbone) = far_by(1, Duration::from_millis(25)).await;
+    let (scheduler, _stop) = start(&backbone, SchedulerConfig::default());
+    let steps = || scheduler.counters().steps.load(Relaxed);
+    assert!(outcome(submit(&scheduler, prompt())).await == expected, "it differs from the local run");
+    // It was read in chunks of 512; from now on it is known how many more fill the wait for one.
+    let (before, requests) = (steps(), network.dispatch.counts().requests);
+    assert!(outcome(submit(&scheduler, prompt())).await == expected, "it differs in parts");
+    let steps = steps() - before - (NEW - 1);
+    let requests = (network.dispatch.counts().requests - requests) / 4 - (NEW - 1);
+    assert!(steps < 4 && requests >= 4, "{requests} requests of a layer in {steps} steps for the prompt");
+    assert_eq!(network.dispatch.counts().assignments_local, 0);
     network.stop().await.unwrap();
 }
 

@@ -8,7 +8,7 @@ use super::delta_net::DeltaNetBuffers;
 use super::rows::Rows;
 use super::sequence::Span;
 use super::shared::SharedBuffers;
-use super::step::Reach;
+use super::step::{Reach, Share};
 use crate::types::GenerationId;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
@@ -36,6 +36,17 @@ pub(super) struct Buffers {
     pub attention: AttentionBuffers,
     pub delta_net: DeltaNetBuffers,
     pub shared: SharedBuffers,
+}
+
+impl Buffers {
+    /// For rows of `shares`, as `spans` tells them apart.
+    pub fn begin(&mut self, shares: &[Share<'_>], spans: Vec<Span>) {
+        self.spans = spans;
+        self.reach.clear();
+        self.reach.extend(shares.iter().map(|share| share.reach));
+        self.generations.clear();
+        self.generations.extend(shares.iter().map(|share| share.sequence.generation));
+    }
 }
 
 /// Buffers that no step uses.

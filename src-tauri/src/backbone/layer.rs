@@ -1,26 +1,27 @@
 //! One decoder layer over the rows of a step, and its routed experts' way out and home.
 //!
-//! The routed experts are handed over first; the shared expert is computed while they are away.
+//! The routed experts are handed over first; the shared expert is computed while they are away, and whatever other part
+//! of the step there is.
 
 use super::buffers::Buffers;
 use super::combine::combine;
 use super::rows::Rows;
 use super::sequence::{LayerState, Span};
-use super::step::{ForwardError, Reach, Share, StepOutput};
+use super::step::{ExpertTimes, ForwardError, Reach, Served, Share};
 use super::{Backbone, Layer, Mixer};
 use crate::dispatch::{DispatchError, MoeStep, Pending, Route, StepSums};
 use crate::types::GenerationId;
 use std::time::{Duration, Instant};
 
 impl Backbone {
-    /// One layer of the trunk, over `x` and the other buffers; the states of its sequences move on.
-    pub(super) async fn trunk_layer(
+    /// One layer of the trunk up to its routed experts, over `x` and the other buffers; the states of its sequences move
+    /// on. [`Backbone::come_home`] brings the rest.
+    pub(super) fn leave(
         &self,
         index: usize,
         shares: &mut [Share<'_>],
         buffers: &mut Buffers,
-        output: &mut StepOutput,
-    ) -> Result<(), ForwardError> {
+    ) -> Result<Left, ForwardError> {
         let layer = &self.layers[index];
         let Buffers { x, input, update, spans, attention, delta_net, .. } = buffers;
         x.normed_into(&layer.input_norm, self.hyper().rms_eps, input);
@@ -44,17 +45,11 @@ impl Backbone {
             }
         }
         x.add(update);
-        self.experts(layer, index as u16, buffers, output).await
+        Ok(self.hand_over(layer, index as u16, buffers))
     }
 
-    /// `x + experts(norm x)` for the layer that dispatch calls `index`.
-    pub(super) async fn experts(
-        &self,
-        layer: &Layer,
-        index: u16,
-        buffers: &mut Buffers,
-        output: &mut StepOutput,
-    ) -> Result<(), ForwardError> {
+    /// Hands over the routed experts of the layer that dispatch calls `index`, and computes the shared one.
+    pub(super) fn hand_over(&self, layer: &Layer, index: u16, buffers: &mut Buffers) -> Left {
         let Buffers { x, input, spans, reach, generations, probabilities, shared, .. } = buffers;
         x.normed_into(&layer.post_norm, self.hyper().rms_eps, input);
         let routes = layer.router.choose(input, probabilities);
@@ -63,18 +58,30 @@ impl Backbone {
         if let Some(expert) = &layer.shared {
             expert.forward(input, shared);
         }
+        Left { begun, per_row, has_shared: layer.shared.is_some(), at: Instant::now() }
+    }
+
+    /// `x + experts(norm x)`: waits for the routed experts of what has left. `served` counts for the shares of `buffers`.
+    pub(super) async fn come_home(
+        &self,
+        left: Left,
+        buffers: &mut Buffers,
+        times: &mut ExpertTimes,
+        served: &mut [Served],
+    ) -> Result<(), ForwardError> {
+        let Buffers { x, spans, shared, .. } = buffers;
         let start = Instant::now();
-        let sums = begun.finish().await?;
+        let sums = left.begun.finish().await?;
         let waited = start.elapsed();
-        output.experts += waited;
-        output.away += sums.away.min(waited);
-        output.here += sums.here.min(waited);
-        for (served, span) in output.served.iter_mut().zip(spans) {
+        times.waited += waited;
+        times.away += sums.away.min(left.at.elapsed());
+        times.here += sums.here.min(waited);
+        for (served, span) in served.iter_mut().zip(spans) {
             let remote: u64 = sums.remote[span.first..span.first + span.rows].iter().map(|n| u64::from(*n)).sum();
             served.remote += remote;
-            served.local += (span.rows * per_row) as u64 - remote;
+            served.local += (span.rows * left.per_row) as u64 - remote;
         }
-        combine(x, &sums.rows, layer.shared.is_some().then_some(&*shared));
+        combine(x, &sums.rows, left.has_shared.then_some(&*shared));
         Ok(())
     }
 
@@ -122,6 +129,15 @@ struct Whose<'a> {
     spans: &'a [Span],
     reach: &'a [Reach],
     generations: &'a [GenerationId],
+}
+
+/// A layer whose routed experts are on their way, while its shared one is in the buffers.
+pub(super) struct Left {
+    begun: Begun,
+    /// Routed experts of a row.
+    per_row: usize,
+    has_shared: bool,
+    at: Instant,
 }
 
 /// A layer's routed experts on their way.

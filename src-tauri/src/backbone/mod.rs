@@ -18,6 +18,7 @@ pub mod logits;
 pub mod logprobs;
 pub mod mtp;
 mod parallel;
+mod parts;
 pub mod rope;
 pub mod router;
 pub mod rows;
@@ -37,7 +38,7 @@ pub use sampler::{Adjustments, Sampler, Sampling, argmax};
 pub use scheduler::{Order, Scheduler, SchedulerConfig};
 pub use sequence::Sequence;
 pub use speculate::{Drafters, Speculation, Tally};
-pub use step::{ForwardError, Reach, Served, Share, StepOutput, Want};
+pub use step::{ExpertTimes, ForwardError, Reach, Served, Share, StepOutput, Want};
 
 use crate::dispatch::Dispatch;
 use crate::kernel::float::{Dense, Residency};

@@ -9,7 +9,7 @@
 use super::buffers::Buffers;
 use super::rows::{Rows, rms_norm};
 use super::sequence::{KvCache, Span};
-use super::step::{ForwardError, Reach, Served, StepOutput, Want, logits_of};
+use super::step::{ExpertTimes, ForwardError, Reach, Want, logits_of};
 use super::{Backbone, Layer, Mixer, parallel};
 use crate::kernel::float::{Dense, Residency};
 use crate::kernel::quant::dequantise;
@@ -170,8 +170,8 @@ impl Backbone {
         mixer.forward(input, &mut caches.collect::<Vec<_>>(), &self.rope, attention, update);
         x.add(update);
         shares.iter_mut().for_each(|share| share.state.position += share.next.len());
-        let mut output = StepOutput { served: vec![Served::default(); shares.len()], ..StepOutput::default() };
-        self.experts(&mtp.layer, self.layers.len() as u16, &mut buffers, &mut output).await?;
+        let left = self.hand_over(&mtp.layer, self.layers.len() as u16, &mut buffers);
+        self.come_home(left, &mut buffers, &mut ExpertTimes::default(), &mut []).await?;
 
         let Buffers { x, input, update, spans, .. } = &mut *buffers;
         x.normed_into(&mtp.final_norm, eps, input);

@@ -7,6 +7,7 @@
 
 use super::buffers::Buffers;
 use super::parallel;
+use super::parts::{self, Part};
 use super::rows::Rows;
 use super::sequence::{Sequence, Span};
 use super::{Backbone, PREFILL_TOKENS};
@@ -75,11 +76,18 @@ pub struct StepOutput {
     pub logits: Vec<Rows>,
     /// Per share.
     pub served: Vec<Served>,
-    /// Time spent on routed experts that nothing else of the step filled: computing them here, or waiting for them.
-    pub experts: Duration,
-    /// The part of it in which workers had them, whoever else was computed meanwhile.
+    /// What its routed experts took.
+    pub experts: ExpertTimes,
+}
+
+/// Where the time of routed experts went, all layers and parts of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ExpertTimes {
+    /// What nothing else of the step filled: computing them here, or waiting for them.
+    pub waited: Duration,
+    /// In which workers had them, whatever was computed meanwhile.
     pub away: Duration,
-    /// The part of it in which other threads of this machine computed them.
+    /// The part of the wait in which other threads of this machine computed them.
     pub here: Duration,
 }
 
@@ -153,7 +161,7 @@ impl Backbone {
     /// # Errors
     /// An unknown token, a full context, or routed experts that could not be computed.
     pub async fn step(&self, shares: &mut [Share<'_>]) -> Result<StepOutput, ForwardError> {
-        self.run(shares, None).await
+        self.step_in_parts(shares, 1, None).await
     }
 
     /// As [`Backbone::step`], and leaves in `hidden` what every row became behind the final norm, in the order of
@@ -166,15 +174,25 @@ impl Backbone {
         shares: &mut [Share<'_>],
         hidden: &mut Rows,
     ) -> Result<StepOutput, ForwardError> {
-        self.run(shares, Some(hidden)).await
+        self.step_in_parts(shares, 1, Some(hidden)).await
     }
 
-    async fn run(&self, shares: &mut [Share<'_>], hidden: Option<&mut Rows>) -> Result<StepOutput, ForwardError> {
+    /// As [`Backbone::step`], cut into at most `parts` parts that wait for their routed experts beside each other: for
+    /// prompts whose experts are far away. No bit depends on it. With `hidden`, as [`Backbone::step_with_hidden`].
+    ///
+    /// # Errors
+    /// As [`Backbone::step`].
+    pub async fn step_in_parts(
+        &self,
+        shares: &mut [Share<'_>],
+        parts: usize,
+        hidden: Option<&mut Rows>,
+    ) -> Result<StepOutput, ForwardError> {
         if shares.is_empty() {
             return Ok(StepOutput::default());
         }
         let mut buffers = self.buffers.lend();
-        let Buffers { tokens, spans, reach, generations, .. } = &mut *buffers;
+        let Buffers { tokens, spans, .. } = &mut *buffers;
         tokens.clear();
         spans.clear();
         for share in shares.iter() {
@@ -185,18 +203,22 @@ impl Backbone {
             tokens.extend_from_slice(share.tokens);
         }
         shares.iter_mut().filter(|share| share.sequence.drafts > 0).for_each(|share| self.accept(share.sequence, 0));
-        reach.clear();
-        reach.extend(shares.iter().map(|share| share.reach));
-        generations.clear();
-        generations.extend(shares.iter().map(|share| share.sequence.generation));
         let mut output = StepOutput { served: vec![Served::default(); shares.len()], ..StepOutput::default() };
-        let Buffers { tokens, x, .. } = &mut *buffers;
-        self.embed_into(tokens, &self.model.weights.embedding, x);
+        let mut parts = self.parts(shares, &buffers, parts);
         for layer in 0..self.layers.len() {
-            self.trunk_layer(layer, shares, &mut buffers, &mut output).await?;
+            for part in &mut parts {
+                self.finish_layer(part, &mut output).await?;
+                part.left = Some(self.leave(layer, &mut shares[part.shares.clone()], &mut part.buffers)?);
+            }
         }
-
         let Buffers { x, input, spans, .. } = &mut *buffers;
+        x.reshape(0, self.hyper().hidden_size);
+        for part in &mut parts {
+            self.finish_layer(part, &mut output).await?;
+            x.append(self.hyper().hidden_size, part.buffers.x.values());
+        }
+        drop(parts);
+
         let eps = self.hyper().rms_eps;
         for (share, span) in shares.iter_mut().zip(spans.iter()) {
             share.sequence.position += span.sure();
@@ -214,6 +236,27 @@ impl Backbone {
         input.normed_into(&self.model.weights.final_norm, eps, x);
         output.logits = logits_of(&self.head, x, shares.iter().zip(spans.iter()).map(|pair| wanted(pair).len()));
         Ok(output)
+    }
+
+    /// The parts of a step in buffers of their own, before the first layer.
+    fn parts(&self, shares: &[Share<'_>], whole: &Buffers, most: usize) -> Vec<Part<'_>> {
+        let mut tokens = whole.tokens.as_slice();
+        let part = |(range, spans): parts::Cut| {
+            let mut buffers = self.buffers.lend();
+            let own;
+            (own, tokens) = tokens.split_at(spans.iter().map(|span| span.rows).sum());
+            buffers.begin(&shares[range.clone()], spans);
+            self.embed_into(own, &self.model.weights.embedding, &mut buffers.x);
+            Part { buffers, shares: range, left: None }
+        };
+        parts::cut(&whole.spans, most).into_iter().map(part).collect()
+    }
+
+    /// Waits for the routed experts of the layer that a part has left, if it has left one.
+    async fn finish_layer(&self, part: &mut Part<'_>, output: &mut StepOutput) -> Result<(), ForwardError> {
+        let Some(left) = part.left.take() else { return Ok(()) };
+        let served = &mut output.served[part.shares.clone()];
+        self.come_home(left, &mut part.buffers, &mut output.experts, served).await
     }
 
     /// Logits after `tokens`, which follow what `sequence` has seen.
@@ -246,16 +289,12 @@ impl Backbone {
     /// Routed experts that could not be computed.
     pub async fn layer(&self, index: usize, x: Rows, sequence: &mut Sequence) -> Result<Rows, ForwardError> {
         let mut buffers = self.buffers.lend();
-        buffers.spans.clear();
-        buffers.spans.push(Span { first: 0, rows: x.len(), position: sequence.position, drafts: 0 });
-        buffers.reach.clear();
-        buffers.reach.push(Reach::Any);
-        buffers.generations.clear();
-        buffers.generations.push(sequence.generation);
-        buffers.x = x;
+        let span = Span { first: 0, rows: x.len(), position: sequence.position, drafts: 0 };
         let mut share = [Share { sequence, tokens: &[], want: Want::Nothing, reach: Reach::Any }];
-        let mut output = StepOutput { served: vec![Served::default()], ..StepOutput::default() };
-        self.trunk_layer(index, &mut share, &mut buffers, &mut output).await?;
+        buffers.begin(&share, vec![span]);
+        buffers.x = x;
+        let left = self.leave(index, &mut share, &mut buffers)?;
+        self.come_home(left, &mut buffers, &mut ExpertTimes::default(), &mut []).await?;
         Ok(std::mem::take(&mut buffers.x))
     }
 

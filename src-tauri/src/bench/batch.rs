@@ -193,7 +193,7 @@ impl Timed {
         }
         self.time += start.elapsed();
         self.steps += 1;
-        self.experts += output.experts;
+        self.experts += output.experts.waited;
     }
 }
 

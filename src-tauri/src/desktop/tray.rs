@@ -35,7 +35,7 @@ impl Face {
         };
         let pending = status.account.as_ref().map_or("not known yet".to_owned(), |a| format!("{} KVR", a.pending_kvr));
         let is_ready = status.network.is_some()
-            && matches!(status.wallet, WalletState::Ready { .. })
+            && matches!(status.wallet.state, WalletState::Ready { .. })
             && matches!(status.device, DeviceState::Ready { .. });
         Self {
             state: status.state,
@@ -179,9 +179,11 @@ mod tests {
             pending_nano_kvr: "8945664".into(),
             pending_kvr: "0.00895".into(),
             last_credit_unix_ms: None,
+            last_credit_unix_s: None,
+            per_day: Vec::new(),
             asked_unix_ms: 0,
         });
-        status.wallet = WalletState::Ready { address: "a".into() };
+        status.wallet.state = WalletState::Ready { address: "a".into() };
         status.device = DeviceState::Ready { name: "CPU".into(), why: "no GPU".into() };
         status.network = Some(Network { operator: "o".into(), gateways: Vec::new(), expires_unix_ms: 0 });
         let face = Face::of(&status);

@@ -154,10 +154,13 @@ impl Asking {
             return None;
         }
         self.last = Some((gateway, statement.sequence));
+        let credited = Some(statement.last_credit_unix_ms).filter(|ms| *ms > 0);
         Some(Account {
             pending_nano_kvr: statement.pending_nano_kvr.0.to_string(),
             pending_kvr: statement.pending_nano_kvr.to_string(),
-            last_credit_unix_ms: Some(statement.last_credit_unix_ms).filter(|ms| *ms > 0),
+            last_credit_unix_ms: credited,
+            last_credit_unix_s: credited.map(|ms| ms / 1000),
+            per_day: Vec::new(),
             asked_unix_ms: self.clock.unix_ms(),
         })
     }

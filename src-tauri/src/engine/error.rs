@@ -45,6 +45,9 @@ pub enum EngineError {
     /// Accept without an invitation.
     #[error("expected an invitation to accept, got none: paste the join code again")]
     NoOffer,
+    /// What this build does not do.
+    #[error("{0} is not part of this build yet")]
+    NotYet(&'static str),
     /// A part of the engine ended as it should not.
     #[error("{0} ended without a word: start Kvasir again")]
     Gone(&'static str),
@@ -77,6 +80,7 @@ impl EngineError {
             Self::NoDevice => "no_device",
             Self::OfferWaiting => "offer_waiting",
             Self::NoOffer => "no_offer",
+            Self::NotYet(_) => "not_yet",
             Self::Gone(_) => "gone",
         }
     }

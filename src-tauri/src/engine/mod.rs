@@ -8,8 +8,13 @@
 
 mod account;
 mod error;
+mod facts;
+mod settings;
 mod status;
 mod task;
+#[cfg(test)]
+mod types;
+mod why;
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -19,6 +24,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use zeroize::Zeroizing;
 
 use crate::clock::{Clock, SystemClock};
 use crate::wallet::KeyStore;
@@ -26,6 +32,11 @@ use crate::worker::Hardware;
 
 pub use account::Intervals;
 pub use error::{AccountProblem, EngineError};
+pub use facts::{
+    ConfirmDownload, DayEarned, Device, DeviceKind, Download, Leg, Legs, Needs, Pause, PauseKind, ReceiptLine,
+    StandingBy, Stored, WalletStatus, Why, WhyCode,
+};
+pub use settings::{Language, Settings};
 pub use status::{Account, DeviceState, Link, Network, Problem, Slice, State, Status, Tray, View, WalletState};
 
 /// Shortest time between two updates of a watcher.
@@ -153,6 +164,137 @@ impl Engine {
     /// An engine that has stopped.
     pub async fn open_wallet(&self) -> Result<(), EngineError> {
         self.ask(Order::OpenWallet).await
+    }
+
+    /// Stops contributing for an hour, or until [`Engine::resume`]; restarts included.
+    ///
+    /// # Errors
+    /// What keeps it from being remembered.
+    pub async fn pause(&self, kind: PauseKind) -> Result<(), EngineError> {
+        let _ = kind;
+        Err(EngineError::NotYet("pause"))
+    }
+
+    /// Ends a pause and contributes.
+    ///
+    /// # Errors
+    /// As [`Engine::contribute`].
+    pub async fn resume(&self) -> Result<(), EngineError> {
+        Err(EngineError::NotYet("resume"))
+    }
+
+    /// Lets a device compute, or not.
+    ///
+    /// # Errors
+    /// No such device, or what keeps it from being remembered.
+    pub async fn switch_device(&self, id: String, on: bool) -> Result<(), EngineError> {
+        let _ = (id, on);
+        Err(EngineError::NotYet("switch_device"))
+    }
+
+    /// Keeps the settings and goes by them from now on.
+    ///
+    /// # Errors
+    /// Values that make no sense, or what keeps them from being written.
+    pub async fn save_settings(&self, settings: Settings) -> Result<(), EngineError> {
+        let _ = settings;
+        Err(EngineError::NotYet("save_settings"))
+    }
+
+    /// Answers the question that [`Status::confirm_download`] shows; a no pauses until resumed.
+    ///
+    /// # Errors
+    /// Nothing waits for an answer.
+    pub async fn confirm_download(&self, yes: bool) -> Result<(), EngineError> {
+        let _ = yes;
+        Err(EngineError::NotYet("confirm_download"))
+    }
+
+    /// Stops contributing and deletes every expert from the disk.
+    ///
+    /// # Errors
+    /// What cannot be deleted.
+    pub async fn delete_slices(&self) -> Result<(), EngineError> {
+        Err(EngineError::NotYet("delete_slices"))
+    }
+
+    /// Stops and removes everything of this installation, the wallet's key included. Without a verified backup only
+    /// when told that this is known.
+    ///
+    /// # Errors
+    /// No backup was verified and nothing confirmed, or what cannot be removed.
+    pub async fn remove_everything(&self, confirmed_without_backup: bool) -> Result<(), EngineError> {
+        let _ = confirmed_without_backup;
+        Err(EngineError::NotYet("remove_everything"))
+    }
+
+    /// The wallet's backup phrase: 12 words, for its owner's eyes.
+    ///
+    /// # Errors
+    /// No open wallet, or one of before phrases.
+    pub async fn show_phrase(&self) -> Result<Zeroizing<Vec<String>>, EngineError> {
+        Err(EngineError::NotYet("show_phrase"))
+    }
+
+    /// Remembers that the wallet is backed up, when these words stand at these positions (1–12) of its phrase.
+    ///
+    /// # Errors
+    /// Too few words, or a wrong one.
+    pub async fn verify_phrase(&self, answers: Vec<(usize, Zeroizing<String>)>) -> Result<(), EngineError> {
+        drop(answers);
+        Err(EngineError::NotYet("verify_phrase"))
+    }
+
+    /// Opens the wallet of a phrase in place of the one that is here, which stays where it is kept.
+    ///
+    /// # Errors
+    /// No phrase, or a key that cannot be kept.
+    pub async fn restore_wallet(&self, phrase: Zeroizing<String>) -> Result<(), EngineError> {
+        drop(phrase);
+        Err(EngineError::NotYet("restore_wallet"))
+    }
+
+    /// Makes a new wallet in place of the one that is here, which stays where it is kept.
+    ///
+    /// # Errors
+    /// A key that cannot be kept.
+    pub async fn new_wallet(&self) -> Result<(), EngineError> {
+        Err(EngineError::NotYet("new_wallet"))
+    }
+
+    /// Keeps the wallet's key in a file that this password opens, in place of the keyring.
+    ///
+    /// # Errors
+    /// A password that is too short, or a file that cannot be written.
+    pub async fn set_password(&self, password: Zeroizing<String>) -> Result<(), EngineError> {
+        drop(password);
+        Err(EngineError::NotYet("set_password"))
+    }
+
+    /// Opens the wallet's file with its password.
+    ///
+    /// # Errors
+    /// Another password, or a damaged file.
+    pub async fn unlock(&self, password: Zeroizing<String>) -> Result<(), EngineError> {
+        drop(password);
+        Err(EngineError::NotYet("unlock"))
+    }
+
+    /// Claims to be paid so many nano-KVR of what is pending, all of it when `None`; gives the signed claim's words.
+    ///
+    /// # Errors
+    /// No wallet or network, an amount that cannot be claimed, or a gateway that refuses.
+    pub async fn claim(&self, nano: Option<String>) -> Result<String, EngineError> {
+        let _ = nano;
+        Err(EngineError::NotYet("claim"))
+    }
+
+    /// The receipts that the worker kept, newest first.
+    ///
+    /// # Errors
+    /// A directory that cannot be read.
+    pub async fn receipts(&self) -> Result<Vec<ReceiptLine>, EngineError> {
+        Err(EngineError::NotYet("receipts"))
     }
 
     /// Ends the worker and then the engine.

@@ -1,11 +1,13 @@
 //! What the engine shows of itself; with [`View`] everything that crosses to a window.
 //!
-//! The window's copy of these types, `ui/src/ipc.ts`, is written from here by a test. Money is text, because a page's
+//! The window's copy of these types, `ui/src/ipc.ts`, is written from here and `facts.rs` by a test. Money is text, because a page's
 //! numbers are floats.
 
 use serde::Serialize;
 
 use super::EngineError;
+use super::facts::{ConfirmDownload, DayEarned, Device, Download, Leg, Legs, Pause, StandingBy, WalletStatus, Why};
+use super::settings::Settings;
 use crate::wire::agent::AGENT;
 use crate::wire::control::UPDATE_REQUIRED;
 use crate::wire::invite::Invite;
@@ -174,7 +176,7 @@ pub enum Slice {
 }
 
 /// The gateway's account of the wallet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Account {
     /// Credited and not paid out, exactly.
@@ -184,6 +186,11 @@ pub struct Account {
     /// When the newest credit was written, milliseconds since 1970; `null` before the first.
     #[cfg_attr(test, ts(type = "number | null"))]
     pub last_credit_unix_ms: Option<u64>,
+    /// The same in seconds.
+    #[cfg_attr(test, ts(type = "number | null"))]
+    pub last_credit_unix_s: Option<u64>,
+    /// What the newest days brought, oldest first; at most 30, days without credit left out.
+    pub per_day: Vec<DayEarned>,
     /// When the gateway said so, milliseconds since 1970.
     #[cfg_attr(test, ts(type = "number"))]
     pub asked_unix_ms: u64,
@@ -195,20 +202,34 @@ pub struct Account {
 pub struct Status {
     /// All in one word.
     pub state: State,
-    /// Whether Contribute was pressed and not taken back.
+    /// Whether Contribute was pressed and not taken back, restarts included.
     pub contributing: bool,
+    /// A pause that its owner asked for.
+    pub pause: Option<Pause>,
+    /// Whether courtesy holds work back.
+    pub standing_by: Option<StandingBy>,
+    /// Why nothing is earned, or that something is: always one reason.
+    pub why_not_earning: Why,
     /// The wallet.
-    pub wallet: WalletState,
+    pub wallet: WalletStatus,
     /// What computes.
     pub device: DeviceState,
+    /// Everything that could.
+    pub devices: Vec<Device>,
     /// The network that was joined.
     pub network: Option<Network>,
     /// An invitation that waits for a yes or no.
     pub offer: Option<Network>,
     /// The way there.
     pub link: Link,
+    /// The same, leg by leg.
+    pub legs: Legs,
     /// What is held.
     pub slice: Slice,
+    /// Experts on their way.
+    pub download: Option<Download>,
+    /// A large download that waits for a yes.
+    pub confirm_download: Option<ConfirmDownload>,
     /// Assignments answered since Contribute was pressed.
     #[cfg_attr(test, ts(type = "number"))]
     pub assignments: u64,
@@ -220,6 +241,10 @@ pub struct Status {
     pub worker_problem: Option<Problem>,
     /// Why the kept network cannot be used.
     pub network_problem: Option<Problem>,
+    /// Why settings or other files of the state directory are not what was kept.
+    pub state_problem: Option<Problem>,
+    /// What the owner has chosen.
+    pub settings: Settings,
 }
 
 impl Status {
@@ -248,9 +273,24 @@ impl Status {
         };
     }
 
+    /// The legs, as far as the link and the account tell.
+    pub(super) fn legs_now(&self) -> Legs {
+        let (mine, beyond) = match (&self.link, &self.slice) {
+            (Link::Off | Link::NoHardware { .. }, _) => (Leg::Off, Leg::Off),
+            (Link::Starting | Link::Connecting { .. }, _) => (Leg::Connecting, Leg::Connecting),
+            (Link::Waiting { .. }, _) => (Leg::Down, Leg::Down),
+            (Link::Online, Slice::Nothing) => (Leg::Up, Leg::Connecting),
+            (Link::Online, _) => (Leg::Up, Leg::Up),
+        };
+        // A gateway that answers for the account is there, whatever becomes of the link.
+        let answers = self.account.is_some() && self.account_problem.is_none();
+        let gateway = if answers { Leg::Up } else { mine };
+        Legs { gateway, hub: mine, backbone: beyond, ..Legs::default() }
+    }
+
     /// The one word that the rest amounts to.
     pub(super) fn summed_up(&self) -> State {
-        let wallet_fails = matches!(self.wallet, WalletState::KeyMissing { .. } | WalletState::Failed { .. });
+        let wallet_fails = matches!(self.wallet.state, WalletState::KeyMissing { .. } | WalletState::Failed { .. });
         if wallet_fails
             || matches!(self.device, DeviceState::Failed { .. })
             || self.worker_problem.is_some()
@@ -298,7 +338,6 @@ pub struct View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ts_rs::{Config, TS};
 
     fn status(change: impl FnOnce(&mut Status)) -> State {
         let mut status = Status { contributing: true, ..Status::default() };
@@ -320,7 +359,7 @@ mod tests {
         assert_eq!(status(|s| s.link = Link::Waiting { reason: "no".into(), retry_ms: 9 }), State::Offline);
         assert_eq!(status(|s| s.device = DeviceState::Failed { problem: problem() }), State::Error);
         let lost = WalletState::KeyMissing { address: "a".into(), problem: problem() };
-        assert_eq!(status(|s| (s.contributing, s.wallet) = (false, lost)), State::Error);
+        assert_eq!(status(|s| (s.contributing, s.wallet.state) = (false, lost)), State::Error);
         assert_eq!(status(|s| s.account_problem = Some(problem())), State::Idle, "the worker is not concerned");
     }
 
@@ -335,31 +374,5 @@ mod tests {
         status.worker_problem = Some(problem());
         status.see(&WorkerStatus::default());
         assert_eq!(status.worker_problem, Some(problem()), "another problem is not ours to end");
-    }
-
-    #[test]
-    fn the_windows_types_are_written_from_these() {
-        let config = Config::default();
-        let types = [
-            State::decl(&config),
-            Problem::decl(&config),
-            WalletState::decl(&config),
-            DeviceState::decl(&config),
-            Network::decl(&config),
-            Link::decl(&config),
-            Slice::decl(&config),
-            Account::decl(&config),
-            Status::decl(&config),
-            Tray::decl(&config),
-            View::decl(&config),
-        ];
-        let head = "// Written from src-tauri/src/engine/status.rs by its test; KVASIR_WRITE_TYPES=1 writes it anew.\n";
-        let types: String = types.iter().map(|decl| format!("\nexport {decl}\n")).collect();
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../ui/src/ipc.ts");
-        let text = format!("{head}{types}");
-        if std::env::var_os("KVASIR_WRITE_TYPES").is_some() {
-            std::fs::write(&path, &text).unwrap();
-        }
-        assert_eq!(std::fs::read_to_string(path).unwrap(), text, "KVASIR_WRITE_TYPES=1 cargo t writes it anew");
     }
 }

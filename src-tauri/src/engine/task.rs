@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use super::account::{Asking, Known};
 use super::status::{DeviceState, Link, Problem, Slice, State, Status, WalletState};
+use super::why::{self, Times};
 use super::{AccountProblem, Asked, EngineConfig, EngineError, Order, PAUSE_MAX};
 use crate::net::tls;
 use crate::shutdown::{self, ShutdownTrigger};
@@ -56,6 +57,8 @@ pub(super) struct Core {
     running: Option<Running>,
     account: Option<Account>,
     working: watch::Sender<bool>,
+    /// Answers so far, and when the last of them was seen, in milliseconds since 1970.
+    answered: (u64, Option<u64>),
 }
 
 /// What a task gives, if there is one; its place is empty then.
@@ -104,6 +107,7 @@ impl Core {
             running: None,
             account: None,
             working: watch::Sender::new(false),
+            answered: (0, None),
         };
         core.open_wallet();
         match network::join(&core.config.state_dir, None, &[], core.now_unix_s()) {
@@ -191,14 +195,14 @@ impl Core {
             return;
         }
         let (store, record) = (Arc::clone(&self.config.store), self.config.state_dir.join(WALLET_RECORD));
-        self.status.wallet = WalletState::Opening;
+        self.status.wallet.state = WalletState::Opening;
         self.opening_wallet = Some(tokio::task::spawn_blocking(move || wallet::open(&*store, &record)));
     }
 
     fn wallet_opened(&mut self, opened: Result<Result<Wallet, KeyStoreError>, JoinError>) {
         let error = match opened {
             Ok(Ok(wallet)) => {
-                self.status.wallet = WalletState::Ready { address: wallet.address().to_string() };
+                self.status.wallet.state = WalletState::Ready { address: wallet.address().to_string() };
                 self.wallet = Some(Arc::new(wallet));
                 self.ask_for_account();
                 return;
@@ -208,7 +212,7 @@ impl Core {
         };
         warn!(code = error.code(), %error, "no wallet");
         let problem = Problem::from(&error);
-        self.status.wallet = match error {
+        self.status.wallet.state = match error {
             EngineError::Wallet(KeyStoreError::Missing { address, .. }) => {
                 WalletState::KeyMissing { address: address.to_string(), problem }
             }
@@ -313,6 +317,12 @@ impl Core {
         status.account = account;
         status.account_problem = error.map(|error| (&EngineError::from(AccountProblem::from(error))).into());
         status.state = status.summed_up();
+        status.legs = status.legs_now();
+        let now = self.config.clock.unix_ms();
+        if self.answered.0 != status.assignments {
+            self.answered = (status.assignments, (status.assignments > self.answered.0).then_some(now));
+        }
+        status.why_not_earning = why::why(status, Times { now, answered: self.answered.1 });
         let working = status.state == State::Working;
         self.working.send_if_modified(|before| std::mem::replace(before, working) != working);
         self.board.send_if_modified(|shown| {

@@ -7,6 +7,7 @@
 
 mod budget;
 mod cache;
+pub mod courtesy;
 mod equipment;
 mod fetch;
 mod gather;

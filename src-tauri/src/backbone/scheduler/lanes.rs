@@ -11,8 +11,8 @@ use super::laps::Laps;
 
 /// Most lanes: each keeps buffers of its own, and a worker must be able to owe an answer to every one.
 pub(super) const LANES_MAX: usize = 32;
-/// Most lanes in which prompts are read: who begins to decode waits for those that are under way.
-const PROMPT_LANES_MAX: usize = 4;
+/// Most chunks of prompts under way: who begins to decode waits for them.
+const PROMPT_PARTS_MAX: usize = 4;
 /// A lap that is longer than the shortest by this share is as good: a lane more would bring no more than this.
 const ENOUGH: f64 = 0.01;
 /// A lap that is longer by this share makes the lanes change.
@@ -93,23 +93,35 @@ impl Lanes {
             self.laps = Laps::of(streams);
         }
         if self.travels && self.laps.knows() {
+            let lap_ms = self.laps.mean_s() * 1e3;
             self.lanes = self.laps.advise(now, most);
+            if self.lanes != now {
+                tracing::debug!(streams, lanes = now, lap_ms, next = self.lanes, "other lanes are tried");
+            }
             return self.lanes;
         }
         let stays = self.lap_s(streams, now) <= best * (1.0 + TOLERATED) && now < 2 * fewest;
         let next = if stays { now } else { fewest };
         if next != self.lanes {
+            tracing::debug!(streams, lanes = self.lanes, next, "other lanes by what steps take");
             self.laps.restart();
         }
         self.lanes = next;
         next
     }
 
-    /// Lanes for so many prompts while nobody decodes: each reads chunks of full size, as many as fit a chunk's wait.
-    pub fn for_prompts(&self, prompts: usize) -> usize {
+    /// Lanes for so many prompts while nobody decodes, and the parts of the steps in each: all parts are chunks of full
+    /// size, as many as fit a chunk's wait.
+    pub fn for_prompts(&self, prompts: usize) -> (usize, usize) {
+        let lanes = self.prompt_parts().min(prompts).max(1);
+        (lanes, self.prompt_parts() / lanes)
+    }
+
+    /// Parts of prompts that are computed one after the other while the first is away.
+    pub fn prompt_parts(&self) -> usize {
         let (compute, away) = (self.prompt_compute.seconds, self.prompt_away.seconds);
         let fit = if compute > 0.0 { 1 + (away / compute) as usize } else { 1 };
-        fit.min(PROMPT_LANES_MAX).min(prompts).max(1)
+        fit.min(PROMPT_PARTS_MAX)
     }
 
     /// Seconds until every one of `streams` streams had a token.
@@ -286,11 +298,11 @@ mod tests {
     #[test]
     fn prompts_fill_the_wait_of_a_chunk() {
         let mut lanes = Lanes::default();
-        assert_eq!(lanes.for_prompts(9), 1);
+        assert_eq!(lanes.for_prompts(9), (1, 1));
         let chunk = |away| Cost { rows: 512, compute: Duration::from_millis(100), away: Duration::from_millis(away) };
         lanes.read(chunk(250));
-        assert_eq!((lanes.for_prompts(1), lanes.for_prompts(2), lanes.for_prompts(9)), (1, 2, 3));
+        assert_eq!([1, 2, 9].map(|prompts| lanes.for_prompts(prompts)), [(1, 3), (2, 1), (3, 1)]);
         (0..60).for_each(|_| lanes.read(chunk(0)));
-        assert_eq!(lanes.for_prompts(9), 1);
+        assert_eq!(lanes.for_prompts(9), (1, 1));
     }
 }

@@ -8,14 +8,15 @@
 use std::time::Instant;
 
 /// Laps of one number of lanes before another is tried; doubled by every trial that brings nothing.
-const PATIENCE: u32 = 4;
+const PATIENCE: u32 = 3;
 /// Most of that.
 const PATIENCE_MAX: u32 = 256;
 /// Laps of a trial that are compared; the first one after a change belongs to both numbers and is not.
 const TRIAL: u32 = 3;
 /// More lanes are better when their laps are shorter by this share; fewer, by a quarter of it.
 const BETTER: f64 = 0.01;
-/// A trial changes the number by this part of it.
+/// A trial changes the number by this part of it; the first ones, while fewer are better, by half: a model that took a
+/// worker's own limit for a long way asked for several times too many.
 const STEP_PART: usize = 3;
 /// Laps that differ by this factor are of another world, where nothing that was learnt holds.
 const ODD: f64 = 1.5;
@@ -40,6 +41,8 @@ pub(super) struct Laps {
     /// The number before the trial under way, and what its laps took.
     before: Option<(usize, f64)>,
     goes_down: bool,
+    /// Whether no trial failed yet.
+    halves: bool,
     patience: u32,
     /// Whether a trial was ever made.
     tried: bool,
@@ -56,6 +59,7 @@ impl Laps {
             odd: 0,
             before: None,
             goes_down: true,
+            halves: true,
             patience: PATIENCE,
             tried: false,
         }
@@ -69,6 +73,11 @@ impl Laps {
     /// Whether it knows better than a model.
     pub fn knows(&self) -> bool {
         self.tried || self.whole > self.patience
+    }
+
+    /// What laps take of late, in seconds.
+    pub fn mean_s(&self) -> f64 {
+        self.mean_s
     }
 
     /// Something else took time: the lap under way tells nothing.
@@ -115,8 +124,11 @@ impl Laps {
                 self.patience = PATIENCE;
                 return now;
             }
+            // Between a number and its half there may be a better one.
+            if !(std::mem::take(&mut self.halves) && before > 2) {
+                self.goes_down = !self.goes_down;
+            }
             self.patience = (2 * self.patience).min(PATIENCE_MAX);
-            self.goes_down = !self.goes_down;
             self.restart();
             return before.min(most);
         }
@@ -124,7 +136,7 @@ impl Laps {
             return now;
         }
         // One of many lanes would make no difference that can be seen.
-        let step = (now / STEP_PART).max(1);
+        let step = (now / if self.halves { 2 } else { STEP_PART }).max(1);
         let other = if self.goes_down { now - step } else { now + step };
         if !(1..=most).contains(&other) {
             self.goes_down = !self.goes_down;

@@ -132,8 +132,18 @@ pub struct Report {
 enum Purpose {
     /// The next token of so many streams; in one lane also a chunk of prompts.
     Decoding(usize),
-    /// A chunk of prompts alone.
-    Prompts,
+    /// Chunks of prompts alone, in so many parts.
+    Prompts(usize),
+}
+
+impl Purpose {
+    /// Parts of its step.
+    fn parts(self) -> usize {
+        match self {
+            Self::Decoding(_) => 1,
+            Self::Prompts(parts) => parts,
+        }
+    }
 }
 
 /// Why a stream ends before its text does.

@@ -65,9 +65,9 @@ pub(super) fn next(ready: &[Idle], busy: Busy, lanes: &mut Lanes) -> Option<(Pur
     prompts.sort_by_key(|idle| idle.admitted);
     let decoders = decoding.len() + busy.decoders;
     if decoders == 0 {
-        let has_room = busy.prompts < lanes.for_prompts(prompts.len() + busy.prompts);
-        let rows = if has_room { chunks(&prompts, PREFILL_TOKENS) } else { Vec::new() };
-        return (!rows.is_empty()).then_some((Purpose::Prompts, rows));
+        let (most, parts) = lanes.for_prompts(prompts.len() + busy.prompts);
+        let rows = if busy.prompts < most { chunks(&prompts, parts * PREFILL_TOKENS) } else { Vec::new() };
+        return (!rows.is_empty()).then_some((Purpose::Prompts(parts), rows));
     }
     let most = lanes.for_decoding(decoders);
     if !decoding.is_empty() && busy.decoding < most {
@@ -80,7 +80,7 @@ pub(super) fn next(ready: &[Idle], busy: Busy, lanes: &mut Lanes) -> Option<(Pur
     }
     let rows =
         if (lanes.travels() || most > 1) && busy.prompts == 0 { chunks(&prompts, PREFILL_BESIDE) } else { Vec::new() };
-    (!rows.is_empty()).then_some((Purpose::Prompts, rows))
+    (!rows.is_empty()).then_some((Purpose::Prompts(lanes.prompt_parts()), rows))
 }
 
 /// The rows of prompts, the oldest first, within a budget.
@@ -148,7 +148,7 @@ mod tests {
             ready.retain(|idle| rows.iter().all(|(index, _)| *index != idle.index));
             match who {
                 Purpose::Decoding(n) => (busy.decoding, busy.decoders) = (busy.decoding + 1, busy.decoders + n),
-                Purpose::Prompts => busy.prompts += 1,
+                Purpose::Prompts(_) => busy.prompts += 1,
             }
             begun.push(rows);
         }
@@ -161,10 +161,17 @@ mod tests {
     #[test]
     fn prompts_that_nobody_decodes_beside_fill_several_lanes() {
         let mut lanes = lanes(true);
-        let ready = idle(&[600, 600, 600]);
-        let (_, first) = next(&ready, NOTHING, &mut lanes).expect("a step");
-        assert_eq!(first, [(0, 256), (1, 256)]);
+        let ready = idle(&[600, 600, 600, 600]);
+        let first = next(&ready, NOTHING, &mut lanes).expect("a step");
+        assert_eq!(first, (Purpose::Prompts(1), vec![(0, 256), (1, 256)]));
         let busy = Busy { prompts: 1, ..NOTHING };
-        assert_eq!(next(&ready[2..], busy, &mut lanes).expect("another").1, [(2, 512)]);
+        assert_eq!(next(&ready[2..3], busy, &mut lanes).expect("another").1, [(2, 600)], "in parts");
+    }
+
+    #[test]
+    fn a_prompt_alone_fills_the_wait_with_parts_of_itself() {
+        let alone = |many| next(&idle(&[9000]), NOTHING, &mut lanes(many)).expect("a step");
+        assert_eq!(alone(true), (Purpose::Prompts(4), vec![(0, 2048)]));
+        assert_eq!(alone(false), (Purpose::Prompts(1), vec![(0, 512)]));
     }
 }

@@ -140,7 +140,7 @@ impl Loop {
             self.idle.extend(idle.into_iter().map(|(stream, _)| stream));
             let decoders = match purpose {
                 Purpose::Decoding(here) => here + busy.decoders,
-                Purpose::Prompts => busy.decoders,
+                Purpose::Prompts(_) => busy.decoders,
             };
             self.under_way.push(purpose, step::run(self.common.clone(), members, purpose, decoders));
         }
@@ -151,7 +151,7 @@ impl Loop {
         match (stepped.purpose, stepped.cost) {
             (Purpose::Decoding(streams), Some(cost)) if streams < cost.rows => self.lanes.mixed(cost),
             (Purpose::Decoding(_), Some(cost)) => self.lanes.decoded(cost, Instant::now()),
-            (Purpose::Prompts, Some(cost)) => self.lanes.read(cost),
+            (Purpose::Prompts(_), Some(cost)) => self.lanes.read(cost),
             (_, None) => {}
         }
         self.idle.extend(stepped.streams);

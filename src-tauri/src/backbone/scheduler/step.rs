@@ -60,13 +60,7 @@ pub(super) async fn run(common: Common, mut members: Vec<Member>, purpose: Purpo
     let reads_hidden = members.iter_mut().any(|(stream, _)| stream.drafting().0.reads_hidden());
     let stepped = {
         let mut shares: Vec<Share<'_>> = members.iter_mut().map(|(stream, rows)| stream.share(*rows)).collect();
-        let step = async {
-            if reads_hidden {
-                backbone.step_with_hidden(&mut shares, &mut hidden).await
-            } else {
-                backbone.step(&mut shares).await
-            }
-        };
+        let step = backbone.step_in_parts(&mut shares, purpose.parts(), reads_hidden.then_some(&mut hidden));
         timed(&mut compute, step).await
     };
     add(&counters.steps, 1);
@@ -80,9 +74,9 @@ pub(super) async fn run(common: Common, mut members: Vec<Member>, purpose: Purpo
                 common.pace().stepped(Load { here: streams, all: decoders }, rows, began.elapsed());
             }
             advance(&common, &mut members, &output, &hidden);
-            compute += chosen.elapsed() + output.here;
+            compute += chosen.elapsed() + output.experts.here;
             // Lanes share out streams: what its drafts cost is a part of what a stream costs.
-            Some(Cost { rows: rows - drafts, compute, away: output.away })
+            Some(Cost { rows: rows - drafts, compute, away: output.experts.away })
         }
         Err(error) => {
             fail(&mut members, error);
@@ -124,7 +118,7 @@ async fn draft(common: &Common, members: &mut [Member]) {
 /// Gives every stream its tokens.
 fn advance(common: &Common, members: &mut [Member], output: &StepOutput, hidden: &Rows) {
     let Common { backbone, counters, .. } = common;
-    add_time(&counters.experts_us, output.experts);
+    add_time(&counters.experts_us, output.experts.waited);
     for served in &output.served {
         add(&counters.assignments_remote, served.remote);
         add(&counters.assignments_local, served.local);
@@ -144,7 +138,7 @@ fn advance(common: &Common, members: &mut [Member], output: &StepOutput, hidden:
         given,
         || (),
         |(), ((((stream, rows), logits), served), hidden)| {
-            let given = Given { rows: *rows, logits, hidden, served: *served, experts: output.experts };
+            let given = Given { rows: *rows, logits, hidden, served: *served, experts: output.experts.waited };
             stream.advance(&given, backbone, counters);
         },
     );

@@ -44,7 +44,7 @@ impl UnderWay {
                 self.decoders += decoders;
                 self.decoding.push(Box::pin(step));
             }
-            Purpose::Prompts => self.prompts.push(Box::pin(step)),
+            Purpose::Prompts(_) => self.prompts.push(Box::pin(step)),
         }
         self.count();
     }

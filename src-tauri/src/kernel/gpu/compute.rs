@@ -64,7 +64,7 @@ impl Open {
         let gone = || self.device.give_up("the thread that feeds it has ended");
         let tiles = plan.waves.iter().flat_map(|wave| &wave.launches).map(|launch| launch.tiles as usize).sum();
         let (reply, answer) = sync_channel(1);
-        self.jobs.send(Job { plan, rows, timed, reply }).map_err(|_| gone())?;
+        self.threads.send(Job { plan, rows, timed, reply }).ok_or_else(gone)?;
         let done = answer.recv().map_err(|_| gone())??;
         self.pace.note(tiles, done.wall);
         Ok(done)

@@ -95,6 +95,13 @@ impl Device {
         }
     }
 
+    /// Fills a new buffer with zeros, ahead of everything that is submitted or written later.
+    pub fn clear(&self, buffer: &wgpu::Buffer) {
+        let mut encoder = self.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encoder.clear_buffer(buffer, 0, None);
+        self.queue.submit([encoder.finish()]);
+    }
+
     /// Compiles the entry point `main` of `source`.
     ///
     /// # Errors

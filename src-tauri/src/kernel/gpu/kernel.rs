@@ -1,6 +1,5 @@
 //! The GPU as a kernel: places experts in its memory and answers requests, opening the adapter anew when it was lost.
 
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::pipelines::Pipelines;
 use super::readiness::Readiness;
 use super::scratch::Scratch;
 use super::store::{Resident, Store};
-use super::thread::{self, Job};
+use super::thread::{self, Threads};
 use super::{GpuError, GpuOptions, adapters, subgroups};
 use crate::kernel::experts::{Expert, ExpertCompute, ExpertSource, KernelError};
 use crate::wire::work::{Dispatch, Partials};
@@ -28,7 +27,7 @@ pub(super) struct Open {
     pub pipelines: Arc<Pipelines>,
     pub readiness: Readiness,
     store: Store,
-    pub jobs: SyncSender<Job>,
+    pub threads: Threads,
     pub pace: Pace,
 }
 
@@ -56,8 +55,8 @@ impl Open {
         let room = move |taken: u64| Budget::of(&adapter).room(taken, cap);
         let store = Store::new(Arc::clone(&device), Box::new(room));
         let refused = |error: KernelError| GpuError::Device { adapter: device.name.clone(), reason: error.to_string() };
-        let jobs = thread::start(Arc::clone(&device), Arc::clone(&pipelines)).map_err(refused)?;
-        Ok(Arc::new(Self { device, pipelines, readiness, store, jobs, pace: Pace::default() }))
+        let threads = thread::start(Arc::clone(&device), Arc::clone(&pipelines)).map_err(refused)?;
+        Ok(Arc::new(Self { device, pipelines, readiness, store, threads, pace: Pace::default() }))
     }
 
     /// Uploads an expert.

@@ -141,6 +141,10 @@ impl Store {
         loop {
             let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
             if let Some(buffer) = self.device.buffer("experts", bytes, usage) {
+                // Left to itself, wgpu clears what was not written yet before the first launch that reads the chunk. It
+                // looks up what that is before it takes the lock on uploads: an expert that is placed meanwhile would be
+                // cleared behind its upload.
+                self.device.clear(&buffer);
                 self.taken.fetch_add(bytes, SeqCst);
                 return Ok(Chunk {
                     buffer,

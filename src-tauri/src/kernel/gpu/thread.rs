@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::compose::Op;
@@ -51,11 +52,36 @@ struct Flying {
     reply: SyncSender<Result<Done, KernelError>>,
 }
 
-/// Starts the threads of `device`; they end when the last sender is dropped.
+/// The threads of an adapter. Dropped, it waits for them: a driver must not be let go by a thread that nobody waits for
+/// while the process ends.
+pub(super) struct Threads {
+    jobs: Option<SyncSender<Job>>,
+    running: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// Hands a job over; `None` when the threads have ended.
+    pub fn send(&self, job: Job) -> Option<()> {
+        self.jobs.as_ref()?.send(job).ok()
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // Without its queue the first thread ends, and without the first the second.
+        self.jobs = None;
+        for thread in self.running.drain(..) {
+            // A panic was told where it happened, and whoever waited for an answer got none.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts the threads of `device`.
 ///
 /// # Errors
 /// The system gives no thread, or the GPU no memory for the slots' first buffers.
-pub(super) fn start(device: Arc<Device>, pipelines: Arc<Pipelines>) -> Result<SyncSender<Job>, KernelError> {
+pub(super) fn start(device: Arc<Device>, pipelines: Arc<Pipelines>) -> Result<Threads, KernelError> {
     let (jobs, queue) = sync_channel(QUEUE);
     let (landing, flown) = sync_channel(SLOTS);
     let (back, free) = sync_channel(SLOTS);
@@ -69,11 +95,12 @@ pub(super) fn start(device: Arc<Device>, pipelines: Arc<Pipelines>) -> Result<Sy
     let lander = Lander { device: Arc::clone(&device) };
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
-        spawned.map(drop).map_err(|error| device.give_up(&format!("no thread: {error}")))
+        spawned.map_err(|error| device.give_up(&format!("no thread: {error}")))
     };
-    spawn("kvasir-gpu", Box::new(move || submitter.work(&queue, &free, &landing)))?;
-    spawn("kvasir-gpu-land", Box::new(move || lander.work(&flown, &back)))?;
-    Ok(jobs)
+    let mut threads = Threads { jobs: Some(jobs), running: Vec::new() };
+    threads.running.push(spawn("kvasir-gpu", Box::new(move || submitter.work(&queue, &free, &landing)))?);
+    threads.running.push(spawn("kvasir-gpu-land", Box::new(move || lander.work(&flown, &back)))?);
+    Ok(threads)
 }
 
 /// Uploads and submits.

@@ -167,8 +167,11 @@ fn placed(open: &Open, stored: &[ExpertWeights]) -> Layer {
 
 /// Assignments compared.
 fn compare(open: &Open, case: &Case, label: &str) -> usize {
-    let layer = placed(open, &case.stored);
-    let (replies, _) = open.compute(&layer, 0, std::slice::from_ref(&case.request), false).expect("computed");
+    compare_with(open, &placed(open, &case.stored), case, label)
+}
+
+fn compare_with(open: &Open, layer: &Layer, case: &Case, label: &str) -> usize {
+    let (replies, _) = open.compute(layer, 0, std::slice::from_ref(&case.request), false).expect("computed");
     assert_eq!(replies[0].status, case.status, "{label}");
     let PartialValues::Exact(sums) = &replies[0].values else { panic!("an exact reply") };
     if *sums != case.sums {
@@ -328,6 +331,26 @@ fn experts_of_types_that_no_kernel_reads_together_are_refused_by_name() {
     let error = pack(&Expert::new(&mixed).expect("shapes fit"), "a GPU").expect_err("two types");
     let types = [BlockType::Q8_0, BlockType::Q4_0, BlockType::Q8_0];
     assert_eq!(error, KernelError::Types { device: "a GPU".to_owned(), types });
+}
+
+#[test]
+fn an_expert_that_is_placed_while_another_computes_keeps_its_weights() {
+    let Some(open) = gpu() else { return };
+    let [one, two] = [31, 32].map(|seed| case([BlockType::Q8_0; 2], [64, 32], 1, 6, seed));
+    for round in 0..cases(60) {
+        // A new chunk, which nothing has read yet.
+        let store = Store::new(Arc::clone(&open.device), Box::new(|_| u64::MAX));
+        let place = |case: &Case| {
+            let expert = Expert::new(&case.stored[0]).expect("shapes fit");
+            Layer(BTreeMap::from([(0, Arc::new(open.place_in(&store, &expert).expect("room")))]))
+        };
+        let first = place(&one);
+        let second = std::thread::scope(|scope| {
+            scope.spawn(|| compare_with(open, &first, &one, "the expert that computes"));
+            place(&two)
+        });
+        compare_with(open, &second, &two, &format!("round {round}: the expert that was placed meanwhile"));
+    }
 }
 
 #[test]
