@@ -65,7 +65,7 @@ async fn a_peer_that_never_closes_is_cut_soon_after_the_other_side_ended() {
     assert!(hub.write_all(&[0; 4096]).await.is_err());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn silence_ends_a_splice_and_bytes_keep_it() {
     let silence = Silence { idle: Duration::from_millis(200), ..PATIENT };
     let (mut worker, mut hub, task) = spliced(silence, 1024);
