@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ed25519_dalek::{Signer, SigningKey};
+use kvasir::net::dial::Connector;
 use kvasir::net::tls;
 use kvasir::net::ws::{WsConfig, WsStream};
 use kvasir::types::{Hex, PublicKey};
@@ -60,7 +61,7 @@ fn used(process: &Process) -> (u64, u64) {
 
 async fn join(public: &str, tls: Arc<rustls::ClientConfig>, operator: &str, n: usize) -> (WsStream, WorkerSession) {
     let url = format!("wss://{public}/v1/worker");
-    let mut socket = WsStream::connect(&url, tls, WsConfig::worker()).await.expect("an upgrade");
+    let mut socket = WsStream::connect(&url, &Connector::direct(tls), WsConfig::worker()).await.expect("an upgrade");
     let hello = Frame::decode(socket.recv().await.expect("a link").expect("a frame")).expect("a frame");
     let (id, random) = (Hex((n as u128).to_le_bytes()), WorkerRandom::draw().expect("randomness"));
     let mut shake = WorkerHandshake::new(vec![operator.parse().expect("a key")], "localhost", id, "crowd/1", random);

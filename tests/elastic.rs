@@ -19,4 +19,4 @@ mod deaths;
 mod links;
 mod oversize;
 mod twins;
-mod world;
+pub mod world;

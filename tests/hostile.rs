@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use kvasir::hub::{HubLimits, HubTiming};
 use kvasir::ledger::Ledger;
+use kvasir::net::dial::Connector;
 use kvasir::net::ws::{WsConfig, WsStream};
 use kvasir::wire::control::{Control, SessionOpen};
 use kvasir::wire::handshake::WorkerSession;
@@ -75,7 +76,9 @@ impl Public {
     pub async fn session(&self, wallet: u8) -> (Worker, BackboneEnd) {
         let url = format!("wss://localhost:{}/v1/worker", self.gateway.addr.port());
         let joining = async {
-            let ws = WsStream::connect(&url, self.gateway.client.clone(), WsConfig::worker()).await.unwrap();
+            let ws = WsStream::connect(&url, &Connector::direct(self.gateway.client.clone()), WsConfig::worker())
+                .await
+                .unwrap();
             self.world.join_on(ws, wallet, 1, HOST).await.expect("a session")
         };
         (joining.await, self.opened().await)

@@ -32,6 +32,8 @@ mod mtp;
 mod net;
 #[cfg(unix)]
 mod operators;
+#[cfg(unix)]
+mod outbound;
 mod peer;
 mod processes;
 mod reference;

@@ -1,12 +1,13 @@
 //! The net as a peer sees it: TLS WebSockets, limits, half-open links, framed streams and pinned peers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use kvasir::net::dial::{Connector, DialError, Leg};
 use kvasir::net::framed::{self, FramedError};
 use kvasir::net::head::{Upgrade, read_head};
 use kvasir::net::tls::{self, TrialCertificates};
-use kvasir::net::ws::{ConnectError, Ping, WsConfig, WsError, WsStream};
+use kvasir::net::trust::Trust;
+use kvasir::net::ws::{Ping, WsConfig, WsError, WsStream};
 use kvasir::net::{Io, tcp};
 use kvasir::wire::frame::{Frame, Header, Kind, MESSAGE_BYTES_MAX};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 /// A `wss://` server for one connection, its URL, and what a client must trust.
-async fn secure_server(config: WsConfig) -> (String, Arc<rustls::ClientConfig>, tokio::task::JoinHandle<WsStream>) {
+async fn secure_server(config: WsConfig) -> (String, Connector, tokio::task::JoinHandle<WsStream>) {
     let trial = TrialCertificates::generate(&["localhost", "127.0.0.1"]).unwrap();
     let server = tls::server_config_from_pem(&trial.cert_pem, &trial.key_pem).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -25,7 +26,17 @@ async fn secure_server(config: WsConfig) -> (String, Arc<rustls::ClientConfig>, 
         let stream = tokio_rustls::TlsAcceptor::from(server).accept(stream).await.unwrap();
         upgraded(Box::new(stream), config).await
     });
-    (url, tls::client_config_from_pem(&trial.ca_pem).unwrap(), accepted)
+    (url, trusting(&trial.ca_pem), accepted)
+}
+
+/// Trusts this authority alone.
+fn trusting(ca_pem: &str) -> Connector {
+    Connector::direct(Trust::only(ca_pem).unwrap())
+}
+
+/// For servers without TLS.
+fn anyway() -> Connector {
+    trusting(&TrialCertificates::generate(&["localhost"]).unwrap().ca_pem)
 }
 
 async fn upgraded(mut stream: Io, config: WsConfig) -> WsStream {
@@ -38,12 +49,12 @@ async fn upgraded(mut stream: Io, config: WsConfig) -> WsStream {
 async fn plain_pair(client: WsConfig, server: WsConfig) -> (WsStream, WsStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://127.0.0.1:{}/v1/worker", listener.local_addr().unwrap().port());
-    let trust = tls::client_config(&[]).unwrap();
+    let trust = anyway();
     let accept = async {
         let (stream, _) = listener.accept().await.unwrap();
         upgraded(Box::new(stream), server).await
     };
-    let (client, server) = tokio::join!(WsStream::connect(&url, trust, client), accept);
+    let (client, server) = tokio::join!(WsStream::connect(&url, &trust, client), accept);
     (client.unwrap(), server)
 }
 
@@ -55,7 +66,7 @@ fn short(every_ms: u64, only_when_silent: bool) -> WsConfig {
 #[tokio::test]
 async fn a_tls_websocket_echoes_messages_from_empty_to_the_limit() {
     let (url, trust, server) = secure_server(WsConfig::hub()).await;
-    let mut client = WsStream::connect(&url, trust, WsConfig::worker()).await.unwrap();
+    let mut client = WsStream::connect(&url, &trust, WsConfig::worker()).await.unwrap();
     let mut server = server.await.unwrap();
     let echo = tokio::spawn(async move {
         while let Some(message) = server.recv().await.unwrap() {
@@ -74,7 +85,7 @@ async fn a_tls_websocket_echoes_messages_from_empty_to_the_limit() {
 #[tokio::test]
 async fn twelve_kibibytes_go_back_and_forth_many_times() {
     let (url, trust, server) = secure_server(WsConfig::hub()).await;
-    let mut client = WsStream::connect(&url, trust, WsConfig::worker()).await.unwrap();
+    let mut client = WsStream::connect(&url, &trust, WsConfig::worker()).await.unwrap();
     let mut server = server.await.unwrap();
     tokio::spawn(async move {
         while let Ok(Some(message)) = server.recv().await {
@@ -115,7 +126,7 @@ async fn both_directions_at_once_do_not_wait_for_each_other() {
 async fn an_oversize_message_is_closed_with_1009_and_both_sizes() {
     let (url, trust, server) = secure_server(WsConfig::hub()).await;
     let hostile = WsConfig { message_bytes_max: 32 << 20, ..WsConfig::worker() };
-    let mut client = WsStream::connect(&url, trust, hostile).await.unwrap();
+    let mut client = WsStream::connect(&url, &trust, hostile).await.unwrap();
     let mut server = server.await.unwrap();
     let size = 17 << 20;
     client.send(vec![0u8; size]).await.unwrap();
@@ -149,7 +160,7 @@ async fn a_half_open_link_is_given_up_after_three_pings() {
         stream.read_to_end(&mut received).await.unwrap();
         received
     });
-    let mut client = WsStream::connect(&url, tls::client_config(&[]).unwrap(), short(20, false)).await.unwrap();
+    let mut client = WsStream::connect(&url, &anyway(), short(20, false)).await.unwrap();
     assert!(matches!(client.recv().await, Err(WsError::Silent { strikes: 3, .. })));
     drop(client);
     let received = black_hole.await.unwrap();
@@ -205,12 +216,13 @@ async fn a_peer_that_reads_nothing_is_stuck_whoever_notices_first() {
 async fn an_untrusted_certificate_and_a_wrong_url_name_their_leg() {
     let (url, _, _server) = secure_server(WsConfig::hub()).await;
     let stranger = TrialCertificates::generate(&["localhost"]).unwrap();
-    let trust = tls::client_config_from_pem(&stranger.ca_pem).unwrap();
-    let error = WsStream::connect(&url, trust.clone(), WsConfig::worker()).await.err().unwrap();
-    assert!(matches!(error, ConnectError::Tls(_)), "{error}");
+    let trust = trusting(&stranger.ca_pem);
+    let error = WsStream::connect(&url, &trust, WsConfig::worker()).await.err().unwrap();
+    assert!(matches!(error, DialError::Tls(_)) && error.leg() == Leg::Tls, "{error}");
+    assert!(error.to_string().contains("issued by Kvasir trial authority, which is not trusted here"), "{error}");
     for url in ["http://127.0.0.1/", "wss://", "no url", "ws:///v1/worker"] {
-        let error = WsStream::connect(url, trust.clone(), WsConfig::worker()).await.err().unwrap();
-        assert!(matches!(error, ConnectError::Url { .. }), "{url}: {error}");
+        let error = WsStream::connect(url, &trust, WsConfig::worker()).await.err().unwrap();
+        assert!(matches!(error, DialError::Url { .. }), "{url}: {error}");
     }
 }
 

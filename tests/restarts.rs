@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvasir::ledger::Ledger;
+use kvasir::net::dial::Outbound;
 use kvasir::shutdown::{self, ShutdownTrigger};
 use kvasir::types::PublicKey;
 use kvasir::wallet::Wallet;
@@ -79,7 +80,10 @@ fn worker(site: &Site, operator: &str, index: usize, kernel: &Arc<dyn kvasir::ke
     let gateways = vec![format!("wss://localhost:{}", site.port)];
     let state = site.dir.join(format!("worker-{index}"));
     let config = WorkerConfig {
-        extra_ca: vec![site.dir.join("kvasir-state/gateway/trial-ca.pem")],
+        outbound: Outbound {
+            extra_ca: vec![site.dir.join("kvasir-state/gateway/trial-ca.pem")],
+            ..Outbound::default()
+        },
         assignments_per_s: Some(10_000.0),
         ..WorkerConfig::new(gateways, vec![operator.parse().expect("a key")], state, 64 << 20)
     };

@@ -5,8 +5,11 @@ pub mod completion;
 pub mod fault_proxy;
 pub mod faults;
 pub mod fleet;
+pub mod forward_proxy;
 pub mod joined;
 pub mod line;
+pub mod names;
+pub mod nginx;
 pub mod one_layer;
 #[cfg(unix)]
 pub mod postgres;

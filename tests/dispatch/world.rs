@@ -205,7 +205,11 @@ impl Hub {
                 receipts: ReceiptTiming { interval: Duration::from_millis(20), acknowledge: PATIENCE },
                 ..HubTiming::default()
             },
-            ..HubConfig::new(backbone.to_string(), vec!["127.0.0.1".into()], dir.path().join("quarantine"))
+            ..HubConfig::new(
+                backbone.to_string(),
+                vec!["127.0.0.1".into(), "gateway.test".into()],
+                dir.path().join("quarantine"),
+            )
         };
         let operator = KeyPair::from_seed(&[1; 32]);
         let identity = HubIdentity::issued_by(&operator, KeyPair::from_seed(&[2; 32]), u64::MAX);

@@ -8,7 +8,8 @@ use kvasir::demo::decode::Decode;
 use kvasir::demo::network::{Network, NetworkOptions};
 use kvasir::dispatch::TrustConfig;
 use kvasir::model::{self, BlockType, Data, Model};
-use kvasir::net::tls;
+use kvasir::net::dial::Connector;
+use kvasir::net::trust::Trust;
 use kvasir::net::ws::{WsConfig, WsError, WsStream};
 use kvasir::wire::frame::MESSAGE_BYTES_MAX;
 
@@ -60,12 +61,12 @@ async fn a_hostile_message_of_17_mib_is_closed_with_1009_and_costs_no_memory() {
     let servers = fleet(dir.path());
     let ca =
         std::fs::read_to_string(dir.path().join("kvasir-state/gateway/trial-ca.pem")).expect("the authority's file");
-    let trust = tls::client_config_from_pem(&ca).expect("an authority");
+    let connector = Connector::direct(Trust::only(&ca).expect("an authority"));
     let url = format!("wss://{}/v1/worker", servers.public);
     let processes = [servers.gateway.id(), servers.hub.id()];
     let hostile = async || {
         let roomy = WsConfig { message_bytes_max: 32 << 20, ..WsConfig::worker() };
-        let mut link = soon(WsStream::connect(&url, Arc::clone(&trust), roomy)).await.expect("an upgrade");
+        let mut link = soon(WsStream::connect(&url, &connector, roomy)).await.expect("an upgrade");
         soon(link.recv()).await.expect("a hello").expect("a hello");
         // The close may come before all of it has left.
         let _ = link.send(vec![0; 17 << 20]).await;

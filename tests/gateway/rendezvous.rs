@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kvasir::hub::{HubLimits, HubTiming};
 use kvasir::ledger::Ledger;
+use kvasir::net::dial::{Outbound, Way};
 use kvasir::net::peer::PeerSecurity;
 use kvasir::wire::signature::KeyPair;
 use tokio::net::TcpListener;
@@ -12,6 +13,7 @@ use tokio::net::TcpListener;
 use super::harness::{PATIENCE, TestGateway};
 use crate::hub::world::{World, address, quick};
 use crate::support::fault_proxy::FaultProxy;
+use crate::support::forward_proxy::{ForwardProxy, Rules};
 
 fn keys(seed: u8) -> KeyPair {
     KeyPair::from_seed(&[seed; 32])
@@ -146,16 +148,40 @@ async fn a_gateway_keeps_nothing_for_a_hub_whose_key_is_not_pinned() {
     let (listener, addr) = port().await;
     let ledger = Ledger::open("sqlite::memory:").await.unwrap();
     let gateway = gateway(listener, &ledger).await;
+    let way = Way::new(&Outbound::default());
     let stranger = PeerSecurity::pinned(&keys(22), &[keys(20).public()]).unwrap();
-    let dialled = stranger.connect_as_hub(&addr.to_string()).await;
+    let dialled = stranger.connect_as_hub(&addr.to_string(), &way).await;
     // TLS 1.3 lets a client believe that it is in until it reads.
     if let Ok(mut io) = dialled {
         let read = tokio::time::timeout(PATIENCE, tokio::io::AsyncReadExt::read_u8(&mut io)).await.unwrap();
         assert!(read.is_err(), "a stranger was heard");
     }
     let lured = PeerSecurity::pinned(&keys(21), &[keys(22).public()]).unwrap();
-    assert!(lured.connect_as_hub(&addr.to_string()).await.is_err(), "the hub knows its gateway");
-    assert!(PeerSecurity::Loopback.connect_as_hub(&addr.to_string()).await.is_err(), "there is no way without keys");
+    assert!(lured.connect_as_hub(&addr.to_string(), &way).await.is_err(), "the hub knows its gateway");
+    assert!(
+        PeerSecurity::Loopback.connect_as_hub(&addr.to_string(), &way).await.is_err(),
+        "there is no way without keys"
+    );
     assert_eq!(gateway.get("/status").await.1["hubs"], serde_json::json!([]));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_hubs_way_to_its_gateway_may_lead_through_a_proxy() {
+    let (listener, addr) = port().await;
+    let ledger = Ledger::open("sqlite::memory:").await.unwrap();
+    let gateway = gateway(listener, &ledger).await;
+    let proxy = ForwardProxy::start(Rules { target: Some(addr), ..Rules::default() }).await;
+    let through = format!("http://{}", proxy.addr).parse().unwrap();
+    let way = Way::new(&Outbound { proxy: through, ..Outbound::default() });
+    let (_, hub) = peers();
+    let place = format!("gateway.test:{}", addr.port());
+    // What the gateway asks of whom it takes in.
+    let mut io = hub.connect_as_hub(&place, &way).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut io, b"GET /elsewhere HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    tokio::io::AsyncReadExt::read_exact(&mut io, &mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 404");
+    assert_eq!(proxy.seen(), [format!("CONNECT {place}"), "a TLS handshake".to_owned()]);
     gateway.stop().await;
 }

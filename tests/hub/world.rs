@@ -7,9 +7,10 @@ use std::time::Duration;
 use ed25519_dalek::{Signer, SigningKey};
 use kvasir::hub::{self, HubConfig, HubError, HubLimits, HubTiming, ReceiptTiming};
 use kvasir::ledger::{Ledger, Meter, MeterPage};
+use kvasir::net::dial::{Connector, Outbound};
 use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::net::ws::{WsConfig, WsError, WsStream};
-use kvasir::net::{Io, tcp, tls};
+use kvasir::net::{Io, tcp};
 use kvasir::shutdown::{self, ShutdownTrigger};
 use kvasir::types::{Digest, Hex, PublicKey, SessionId, WorkerId};
 use kvasir::wire::control::{BackboneHello, Control, Refuse, SessionClosed, SessionOpen, Verdict};
@@ -126,10 +127,14 @@ impl World {
 
     /// Dials the gateway, or the hub as a gateway's splice would.
     async fn dial(&self, config: WsConfig) -> WsStream {
-        let (url, tls) = self.gateway.clone().unwrap_or_else(|| {
-            (format!("ws://{}/v1/worker", self.hub), tls::client_config(&[]).expect("a TLS configuration"))
-        });
-        soon(WsStream::connect(&url, tls, config)).await.expect("an upgrade")
+        let (url, connector) = match self.gateway.clone() {
+            Some((url, tls)) => (url, Connector::direct(tls)),
+            None => {
+                let connector = Connector::new(&Outbound::default()).expect("a connector");
+                (format!("ws://{}/v1/worker", self.hub), connector)
+            }
+        };
+        soon(WsStream::connect(&url, &connector, config)).await.expect("an upgrade")
     }
 
     /// Both ends of a session: worker `worker_id` of `wallet`, and its backbone connection.

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::{AdmissionMode, ApiFlags, ExpertFlags, TrustFlags, exact_type};
 use crate::model::BlockType;
+use crate::net::proxy::ProxyChoice;
 use crate::types::PublicKey;
 use crate::wire::agent::Version;
 
@@ -107,9 +108,13 @@ pub struct RoleFlags {
     /// worker: join code, or file with one: gateways, operator and certificate authority of a network in one text.
     #[arg(long, env = "KVASIR_JOIN")]
     pub join: Option<String>,
-    /// worker: PEM file with an additional certificate authority.
+    /// worker, app: PEM file with an additional certificate authority.
     #[arg(long)]
     pub ca: Option<PathBuf>,
+    /// worker, app, hub: proxy towards gateways, http://[user:password@]host:port, or none; without it as HTTPS_PROXY,
+    /// ALL_PROXY and NO_PROXY say, else the desktop's settings.
+    #[arg(long, value_name = "URL")]
+    pub proxy: Option<ProxyChoice>,
     /// worker: memory for experts, e.g. 4GiB; without it a GPU gives what it has free, a CPU 2GiB.
     #[arg(long)]
     pub memory: Option<String>,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::net::proxy::ProxyChoice;
 use crate::types::PublicKey;
 
 /// State directory of the worker, where its wallet key is kept.
@@ -50,6 +51,10 @@ pub struct AtGateway {
     #[arg(long, env = "KVASIR_OPERATOR", requires = "gateway")]
     pub operator: Option<PublicKey>,
     /// PEM file with the certificate authority of that gateway, when it is not a public one.
-    #[arg(long, requires = "gateway")]
+    #[arg(long)]
     pub ca: Option<PathBuf>,
+    /// Proxy, http://[user:password@]host:port, or none; without it as HTTPS_PROXY, ALL_PROXY and NO_PROXY say, else the
+    /// desktop's settings.
+    #[arg(long, value_name = "URL")]
+    pub proxy: Option<ProxyChoice>,
 }

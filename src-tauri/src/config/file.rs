@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::{Audit, ConfigError};
 use crate::cli::{AdmissionMode, Device, ExpertsLocal, LayerSelection, RemoteLayers, Speculate};
+use crate::net::proxy::ProxyChoice;
 use crate::types::PublicKey;
 
 /// Largest configuration file: far more than all keys need.
@@ -55,6 +56,7 @@ pub(super) struct HubTable {
     pub listen: Option<SocketAddr>,
     pub backbone: Option<SocketAddr>,
     pub rendezvous: Option<Vec<String>>,
+    pub proxy: Option<ProxyChoice>,
     pub public_hosts: Option<Vec<String>>,
     pub admission: Option<AdmissionMode>,
     pub allow: Option<Vec<PublicKey>>,
@@ -93,6 +95,7 @@ pub(super) struct WorkerTable {
     pub operators: Option<Vec<PublicKey>>,
     pub join: Option<String>,
     pub ca: Option<PathBuf>,
+    pub proxy: Option<ProxyChoice>,
     pub state: Option<PathBuf>,
     pub memory: Option<String>,
     pub model: Option<PathBuf>,

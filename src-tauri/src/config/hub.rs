@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::{BACKBONE_LISTEN, ConfigError, File, HUB_LISTEN, PUBLIC_HOST, Peers, ledger_url, list, peers, state};
 use crate::cli::{AdmissionMode, RoleFlags};
+use crate::net::proxy::ProxyChoice;
 use crate::types::PublicKey;
 use crate::wire::agent::Version;
 
@@ -20,6 +21,8 @@ pub struct Hub {
     pub backbone: SocketAddr,
     /// Public listeners of gateways, `host:port`, where connections are kept ready.
     pub rendezvous: Vec<String>,
+    /// Proxy towards them.
+    pub proxy: ProxyChoice,
     /// Host names that workers dial.
     pub public_hosts: Vec<String>,
     /// Whose workers are taken.
@@ -66,6 +69,7 @@ impl Hub {
             listen: flags.listen.or(file.listen).unwrap_or(HUB_LISTEN),
             backbone: flags.backbone.or(file.backbone).unwrap_or(BACKBONE_LISTEN),
             rendezvous,
+            proxy: flags.proxy.clone().or(file.proxy).unwrap_or_default(),
             public_hosts,
             admission: flags.admission.or(file.admission).unwrap_or_default(),
             allowed: list(&flags.allowed, file.allow),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::{CACHE_DIR, ConfigError, File, bytes, experts, list, state};
 use crate::cli::{Device, GpuFlags, RoleFlags};
 use crate::model::BlockType;
+use crate::net::proxy::ProxyChoice;
 use crate::types::PublicKey;
 
 /// `--headless worker`.
@@ -18,6 +19,8 @@ pub struct Worker {
     pub join: Option<String>,
     /// Additional certificate authority.
     pub ca: Option<PathBuf>,
+    /// Proxy towards the gateways.
+    pub proxy: ProxyChoice,
     /// Wallet key, worker id, receipts.
     pub state: PathBuf,
     /// Bytes for experts; when absent, what the hardware offers.
@@ -56,6 +59,7 @@ impl Worker {
             operators,
             join,
             ca: flags.ca.clone().or(file.ca),
+            proxy: flags.proxy.clone().or(file.proxy).unwrap_or_default(),
             cache: flags.holding.cache.clone().or(file.cache).unwrap_or_else(|| state.join(CACHE_DIR)),
             cache_bytes: bytes("--cache-size", flags.holding.cache_size.as_ref(), file.cache_size)?,
             state,

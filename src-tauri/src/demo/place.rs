@@ -10,6 +10,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::{DemoError, delay};
+use crate::net::dial::Outbound;
+use crate::net::proxy::ProxyChoice;
 use crate::shutdown::{self, ShutdownTrigger};
 use crate::types::PublicKey;
 use crate::wallet::Wallet;
@@ -86,7 +88,7 @@ impl Place {
         };
         let gateways = vec![format!("wss://{host}:{port}{WORKER_PATH}")];
         let config = WorkerConfig {
-            extra_ca: vec![ca],
+            outbound: Outbound { proxy: ProxyChoice::Direct, extra_ca: vec![ca], ..Outbound::default() },
             ..WorkerConfig::new(gateways, vec![operator], self.home.clone(), WORKER_MEMORY)
         };
         let (sender, status) = watch::channel(WorkerStatus::default());

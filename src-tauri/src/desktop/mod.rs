@@ -18,6 +18,7 @@ use tauri::{App, AppHandle, Manager, RunEvent, WindowEvent};
 use tokio::runtime::Runtime;
 
 use crate::engine::{Engine, EngineConfig, FindHardware, Tray};
+use crate::net::dial::Outbound;
 use crate::wallet::OsKeyStore;
 use crate::worker::network;
 use shell::Shell;
@@ -31,6 +32,8 @@ pub struct Options {
     pub state: Option<PathBuf>,
     /// Bytes that experts may take; when absent, what the hardware has room for.
     pub memory_bytes: Option<u64>,
+    /// How gateways are reached.
+    pub outbound: Outbound,
     /// Finds what computes; its results may be kept in the directory.
     pub hardware: Box<dyn FnOnce(&Path) -> FindHardware + Send>,
     /// A join code, or the file with one, to show at the start.
@@ -103,7 +106,8 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     let store = std::sync::Arc::new(OsKeyStore::new(KEYRING_SERVICE));
     let config = EngineConfig::new(state.clone(), store, (options.hardware)(&state));
     // The engine's task ends with its last handle, or with Quit.
-    let (engine, _) = Engine::start(EngineConfig { memory_bytes: options.memory_bytes, ..config });
+    let (engine, _) =
+        Engine::start(EngineConfig { memory_bytes: options.memory_bytes, outbound: options.outbound, ..config });
     let shell = Shell::new(engine, app.package_info().version.to_string());
     app.manage(shell.clone());
     let icon = tray::Icon::build(app.handle());

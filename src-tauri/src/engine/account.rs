@@ -3,27 +3,26 @@
 //! What has not changed is not sent again: a question names what is known by its ETag.
 //!
 //! **Promises:** the gateway's account is the only source of money that is shown; what it last said stays, with its
-//! age, while nobody answers; an answer is at most [`ANSWER_BYTES_MAX`] long and comes within [`DEADLINE`].
+//! age, while nobody answers; an answer comes within [`DEADLINE`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::StatusCode;
-use reqwest::header::{ETAG, HeaderValue, IF_NONE_MATCH};
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
 use serde::Deserialize;
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 use super::status::Account;
 use crate::clock::Clock;
-use crate::net::https;
+use crate::net::dial::{Connector, Outbound};
+use crate::net::health::Health;
+use crate::net::https::{Gateway, HttpsError};
 use crate::net::tls::TlsError;
 use crate::types::{NanoKvr, PublicKey};
 use crate::wire::invite::Invite;
 
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Several times an account.
-const ANSWER_BYTES_MAX: usize = 16 * 1024;
 
 /// Why a gateway's account is not known.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -84,9 +83,8 @@ struct Statement {
 
 /// One wallet's account at one network.
 pub(super) struct Asking {
-    client: reqwest::Client,
-    /// `https://…` of each gateway.
-    gateways: Vec<String>,
+    gateways: Vec<Gateway>,
+    health: Health,
     address: PublicKey,
     clock: Arc<dyn Clock>,
     /// Gateway and sequence of the last answer.
@@ -102,18 +100,20 @@ struct Told {
     statement: Statement,
 }
 
-/// An answer's body and ETag.
-struct Body {
-    bytes: Vec<u8>,
-    etag: Option<HeaderValue>,
-}
-
 impl Asking {
     /// Nothing is asked before [`Asking::run`].
-    pub fn new(invite: &Invite, address: PublicKey, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
-        let client = https::client(invite.ca_pem.as_deref())?;
-        let gateways = invite.gateways.iter().filter_map(|url| https::public_of(url)).collect();
-        Ok(Self { client, gateways, address, clock, last: None, told: None })
+    pub fn new(
+        invite: &Invite,
+        address: PublicKey,
+        clock: Arc<dyn Clock>,
+        outbound: Outbound,
+    ) -> Result<Self, TlsError> {
+        let outbound = Outbound { network_ca_pem: invite.ca_pem.clone(), ..outbound };
+        let connector = Arc::new(Connector::new(&outbound)?);
+        let of = |url: &String| Gateway::at(url, Arc::clone(&connector)).ok();
+        let gateways: Vec<Gateway> = invite.gateways.iter().filter_map(of).collect();
+        let health = Health::new(gateways.len());
+        Ok(Self { gateways, health, address, clock, last: None, told: None })
     }
 
     /// Asks until nobody wants to know any more.
@@ -135,13 +135,20 @@ impl Asking {
         }
     }
 
-    /// Asks the gateways in turn; `None` for an answer that is older than the one before.
+    /// Asks the gateways, the healthiest first; `None` for an answer that is older than the one before.
     async fn ask(&mut self) -> Result<Option<Account>, AccountError> {
         let mut failure = AccountError::NoGateway;
-        for index in 0..self.gateways.len() {
+        for _ in 0..self.gateways.len() {
+            let index = self.health.next();
             match self.statement(index).await {
-                Ok(statement) => return Ok(self.take(index, &statement)),
-                Err(error) => failure = error,
+                Ok(statement) => {
+                    self.health.works(index);
+                    return Ok(self.take(index, &statement));
+                }
+                Err(error) => {
+                    self.health.failed(index);
+                    failure = error;
+                }
             }
         }
         Err(failure)
@@ -166,49 +173,33 @@ impl Asking {
     }
 
     async fn statement(&mut self, index: usize) -> Result<Statement, AccountError> {
-        let gateway = self.gateways[index].clone();
+        let asked = &self.gateways[index];
+        let gateway = asked.base().to_owned();
         let told = self.told.as_ref().filter(|told| told.gateway == index);
-        let body = match timeout(DEADLINE, self.body(&gateway, told.map(|told| &told.etag))).await {
-            Ok(body) => body?,
-            Err(_) => return Err(AccountError::Unreachable { gateway, reason: format!("nothing in {DEADLINE:?}") }),
+        let path = format!("/v1/wallets/{}", self.address);
+        let answer = match asked.get_new(&path, told.map(|told| &told.etag), DEADLINE).await {
+            Ok(answer) => answer,
+            Err(HttpsError::Dial { source, .. }) => {
+                return Err(AccountError::Unreachable { gateway, reason: source.to_string() });
+            }
+            Err(HttpsError::Unreachable { reason, .. }) => return Err(AccountError::Unreachable { gateway, reason }),
+            Err(error) => return Err(AccountError::Answer { gateway, got: error.to_string() }),
         };
-        let Some(body) = body else {
-            let got = || AccountError::Answer { gateway, got: "nothing new, before anything".to_owned() };
-            return told.map(|told| told.statement.clone()).ok_or_else(got);
-        };
-        match serde_json::from_slice::<Statement>(&body.bytes) {
+        if let (StatusCode::NOT_MODIFIED, Some(told)) = (answer.status, told) {
+            return Ok(told.statement.clone());
+        }
+        if !answer.status.is_success() {
+            return Err(AccountError::Answer { gateway, got: answer.status.to_string() });
+        }
+        match serde_json::from_slice::<Statement>(&answer.body) {
             Ok(statement) if statement.address == self.address => {
                 let told = |etag| Told { gateway: index, etag, statement: statement.clone() };
-                self.told = body.etag.map(told);
+                self.told = answer.etag.map(told);
                 Ok(statement)
             }
             Ok(statement) => Err(AccountError::Answer { gateway, got: format!("one of {}", statement.address) }),
             Err(error) => Err(AccountError::Answer { gateway, got: error.to_string() }),
         }
-    }
-
-    /// The account as the gateway tells it; `None` when it is still what `known` stands for.
-    async fn body(&self, gateway: &str, known: Option<&HeaderValue>) -> Result<Option<Body>, AccountError> {
-        let unreachable = |error: reqwest::Error| AccountError::Unreachable {
-            gateway: gateway.to_owned(),
-            reason: https::root_of(&error),
-        };
-        let url = format!("{gateway}/v1/wallets/{}", self.address);
-        let mut request = self.client.get(url);
-        if let Some(etag) = known {
-            request = request.header(IF_NONE_MATCH, etag);
-        }
-        let response = request.send().await.map_err(unreachable)?;
-        if known.is_some() && response.status() == StatusCode::NOT_MODIFIED {
-            return Ok(None);
-        }
-        if !response.status().is_success() {
-            return Err(AccountError::Answer { gateway: gateway.to_owned(), got: response.status().to_string() });
-        }
-        let etag = response.headers().get(ETAG).cloned();
-        let too_long = || AccountError::Answer { gateway: gateway.to_owned(), got: "a very long one".to_owned() };
-        let bytes = https::body(response, ANSWER_BYTES_MAX).await.map_err(unreachable)?.ok_or_else(too_long)?;
-        Ok(Some(Body { bytes, etag }))
     }
 }
 
@@ -222,7 +213,7 @@ mod tests {
         let gateways = vec!["wss://a".into(), "wss://b".into()];
         let address = PublicKey([1; 32]);
         let invite = Invite { operator: address, gateways, ca_pem: None, expires_unix_s: 0 };
-        let mut asking = Asking::new(&invite, address, Arc::new(SystemClock::default())).unwrap();
+        let mut asking = Asking::new(&invite, address, Arc::new(SystemClock::default()), Outbound::default()).unwrap();
         let say = |nano, sequence| Statement {
             address,
             pending_nano_kvr: NanoKvr(nano),

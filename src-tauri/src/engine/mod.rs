@@ -27,6 +27,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::clock::{Clock, SystemClock};
+use crate::net::dial::Outbound;
 use crate::wallet::KeyStore;
 use crate::worker::Hardware;
 
@@ -59,6 +60,8 @@ pub struct EngineConfig {
     pub hardware: FindHardware,
     /// Bytes that experts may take; when absent, what the hardware has room for.
     pub memory_bytes: Option<u64>,
+    /// How gateways are reached; the network's own certificate authority comes with its join code.
+    pub outbound: Outbound,
     /// How often the account is asked for.
     pub intervals: Intervals,
     /// Wall time.
@@ -70,7 +73,7 @@ impl EngineConfig {
     #[must_use]
     pub fn new(state_dir: PathBuf, store: Arc<dyn KeyStore>, hardware: FindHardware) -> Self {
         let (intervals, clock) = (Intervals::default(), Arc::new(SystemClock::default()));
-        Self { state_dir, store, hardware, memory_bytes: None, intervals, clock }
+        Self { state_dir, store, hardware, memory_bytes: None, outbound: Outbound::default(), intervals, clock }
     }
 }
 

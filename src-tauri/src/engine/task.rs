@@ -12,6 +12,7 @@ use super::account::{Asking, Known};
 use super::status::{DeviceState, Link, Problem, Slice, State, Status, WalletState};
 use super::why::{self, Times};
 use super::{AccountProblem, Asked, EngineConfig, EngineError, Order, PAUSE_MAX};
+use crate::net::dial::Outbound;
 use crate::net::tls;
 use crate::shutdown::{self, ShutdownTrigger};
 use crate::wallet::{self, KeyStoreError, Wallet};
@@ -249,7 +250,8 @@ impl Core {
     fn ask_for_account(&mut self) {
         self.account = None;
         let (Some(invite), Some(wallet)) = (&self.network, &self.wallet) else { return };
-        match Asking::new(invite, wallet.address(), Arc::clone(&self.config.clock)) {
+        let clock = Arc::clone(&self.config.clock);
+        match Asking::new(invite, wallet.address(), clock, self.config.outbound.clone()) {
             Ok(asking) => {
                 let (sender, known) = watch::channel(Known::default());
                 let working = self.working.subscribe();
@@ -267,7 +269,9 @@ impl Core {
         let invite = self.network.clone().ok_or(EngineError::NoNetwork)?;
         let wallet = Arc::clone(self.wallet.as_ref().ok_or(EngineError::NoWallet)?);
         let hardware = self.hardware.clone().ok_or(EngineError::NoDevice)?;
+        let outbound = Outbound { network_ca_pem: invite.ca_pem.clone(), ..self.config.outbound.clone() };
         let config = WorkerConfig {
+            outbound,
             clock: Arc::clone(&self.config.clock),
             cache: Some(CacheConfig::new(self.config.state_dir.join(EXPERTS_DIR), None)),
             ..WorkerConfig::invited(invite, self.config.state_dir.clone(), self.config.memory_bytes)

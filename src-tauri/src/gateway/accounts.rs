@@ -4,6 +4,7 @@
 //! position in a hub's changes is kept in the ledger too, but only to ask for less; losing it costs nothing but a poll.
 //! It is kept under the hub's key: gateways of one ledger may reach different hubs at the same address of each machine.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,9 @@ enum PollError {
     OtherHub { expected: PublicKey, got: PublicKey },
 }
 
+/// Codes of a hub for sessions whose link failed.
+const CUTS: [&str; 3] = ["link", "silent", "slow"];
+
 /// The part of a hub's `/status` that a gateway shows on.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -50,6 +54,21 @@ struct HubStatus {
     draining: bool,
     backbone_reachable: Option<bool>,
     backbone_error: Option<String>,
+    outcomes: Outcomes,
+}
+
+/// What became of a hub's sessions: how often they ended by each code.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Outcomes {
+    ended: BTreeMap<String, u64>,
+}
+
+impl Outcomes {
+    /// Sessions that ended because the way between worker and hub failed.
+    fn cuts(&self) -> u64 {
+        CUTS.iter().filter_map(|code| self.ended.get(*code)).sum()
+    }
 }
 
 /// The accounts of one gateway.
@@ -201,6 +220,7 @@ impl Accounts {
         });
         leg.tell(|leg| {
             (leg.sessions, leg.draining) = (said.sessions, said.draining);
+            leg.cuts = said.sessions.map(|_| said.outcomes.cuts());
             (leg.backbone_reachable, leg.backbone_error) = (said.backbone_reachable, said.backbone_error);
         });
     }

@@ -58,6 +58,8 @@ pub struct HubLeg {
     pub draining: bool,
     /// Its open sessions, as far as it said.
     pub sessions: Option<u64>,
+    /// Its sessions that were cut since it started, as far as it said: by a proxy on the way, a network, a machine asleep.
+    pub cuts: Option<u64>,
     /// Whether the hub reached its backbone, as far as it said.
     pub backbone_reachable: Option<bool>,
     /// Why not.
@@ -209,7 +211,7 @@ impl Metrics {
 /// A leg that nobody can tell about has no value.
 fn legs(page: &mut MetricsPage, hubs: &[HubLeg]) {
     type Value = fn(&HubLeg) -> Option<u64>;
-    let metrics: [(&str, &str, &str, Value); 8] = [
+    let metrics: [(&str, &str, &str, Value); 9] = [
         ("kvasir_gateway_hub_up", "gauge", "Whether the last poll of a hub succeeded.", |leg| {
             Some(leg.reachable.into())
         }),
@@ -219,6 +221,7 @@ fn legs(page: &mut MetricsPage, hubs: &[HubLeg]) {
         ("kvasir_gateway_hub_splices_open", "gauge", "Workers spliced to a hub.", |leg| Some(leg.splices_open)),
         ("kvasir_gateway_hub_parked", "gauge", "Connections that a hub keeps here.", |leg| leg.parked),
         ("kvasir_gateway_hub_sessions", "gauge", "Open sessions of a hub.", |leg| leg.sessions),
+        ("kvasir_gateway_hub_cuts_total", "counter", "Sessions of a hub that were cut on their way.", |leg| leg.cuts),
         ("kvasir_gateway_backbone_up", "gauge", "Whether a hub reaches its backbone.", |leg| {
             leg.backbone_reachable.map(u64::from)
         }),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::receipts::ReceiptTiming;
 use crate::clock::{Clock, SystemClock};
+use crate::net::dial::{Outbound, Way};
 use crate::net::peer::PeerSecurity;
 use crate::net::ws::Ping;
 use crate::types::PublicKey;
@@ -120,6 +121,8 @@ pub struct HubConfig {
     pub gateway_peer: PeerSecurity,
     /// Public listeners of gateways, `host:port`, where this hub keeps connections ready; needs pinned keys.
     pub rendezvous: Vec<String>,
+    /// How these are reached.
+    pub way: Arc<Way>,
     /// File of caught wallets.
     pub quarantine_list: PathBuf,
     /// Whose workers are taken.
@@ -154,6 +157,7 @@ impl HubConfig {
             backbone_peer: PeerSecurity::Loopback,
             gateway_peer: PeerSecurity::Loopback,
             rendezvous: Vec::new(),
+            way: Arc::new(Way::new(&Outbound::default())),
             quarantine_list,
             admission: AdmissionPolicy::default(),
             allowed: Vec::new(),

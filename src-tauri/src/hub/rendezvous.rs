@@ -127,7 +127,7 @@ impl Keeper {
 
 /// Dials a gateway and asks to be kept there.
 async fn dial(hub: Arc<Hub>, gateway: String) -> Result<Io, KeepError> {
-    let mut io = hub.config.gateway_peer.connect_as_hub(&gateway).await?;
+    let mut io = hub.config.gateway_peer.connect_as_hub(&gateway, &hub.config.way).await?;
     let deadline = hub.config.timing.stall;
     let until = Instant::now() + deadline;
     let request =

@@ -1,14 +1,25 @@
-//! Asks a gateway's public HTTP: over HTTPS alone, without proxy or redirect, bounded in time and size.
+//! Asks a gateway's public HTTP: over HTTPS alone, without redirects, bounded in time and size.
+//!
+//! A connection is made by the same connector as a worker's link, and kept for the next question.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::{Client, RequestBuilder, Response};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::tls::{self, TlsError};
+use super::dial::{Connector, DIAL_DEADLINE, Destination, DialError, Trip};
+use super::tls::TlsError;
+use crate::wire::agent::AGENT;
 
 /// Longest exchange.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -24,7 +35,15 @@ pub enum HttpsError {
     /// No trust.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// No answer.
+    /// No connection.
+    #[error("{gateway} does not answer: {source}")]
+    Dial {
+        /// The gateway.
+        gateway: String,
+        /// Why.
+        source: DialError,
+    },
+    /// A connection, but no answer.
     #[error("{gateway} does not answer: {reason}")]
     Unreachable {
         /// The gateway.
@@ -52,29 +71,62 @@ pub enum HttpsError {
     },
 }
 
-/// One gateway, and whom to trust for it.
+impl HttpsError {
+    /// Whether another gateway may do better.
+    #[must_use]
+    pub fn is_of_the_way(&self) -> bool {
+        matches!(self, Self::Dial { .. } | Self::Unreachable { .. })
+    }
+}
+
+/// An answer, whatever its status.
 #[derive(Debug, Clone)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// What stands for this answer in a later question.
+    pub etag: Option<HeaderValue>,
+    /// At most 64 KiB.
+    pub body: Bytes,
+}
+
+/// One gateway's public side.
 pub struct Gateway {
-    client: Client,
+    connector: Arc<Connector>,
+    /// `https://host[:port]`.
     base: String,
+    host: String,
+    port: u16,
+    /// The connection of the last question, if it is still good.
+    open: Mutex<Option<SendRequest<Full<Bytes>>>>,
 }
 
 impl Gateway {
-    /// The gateway that workers dial at `url`; `ca_pem` is an authority beside the public ones.
+    /// The gateway that workers dial at `url`.
     ///
     /// # Errors
-    /// No such URL, or a text that holds no authority.
-    pub fn at(url: &str, ca_pem: Option<&str>) -> Result<Self, HttpsError> {
-        let base = public_of(url).ok_or_else(|| HttpsError::Url(url.chars().take(100).collect()))?;
-        Ok(Self { client: client(ca_pem)?, base })
+    /// No such URL.
+    pub fn at(url: &str, connector: Arc<Connector>) -> Result<Self, HttpsError> {
+        let fail = || HttpsError::Url(url.chars().take(100).collect());
+        let base = public_of(url).ok_or_else(fail)?;
+        let uri: Uri = base.parse().map_err(|_| fail())?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(fail)?.to_owned();
+        let port = uri.port_u16().unwrap_or(443);
+        Ok(Self { connector, base, host, port, open: Mutex::default() })
     }
 
-    /// `GET path`.
+    /// `https://host[:port]`.
+    #[must_use]
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// `GET path` for JSON.
     ///
     /// # Errors
     /// [`HttpsError`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, HttpsError> {
-        self.exchange(self.client.get(format!("{}{path}", self.base))).await
+        self.json(self.ask(Method::GET, path, HeaderMap::new(), Bytes::new(), DEADLINE).await?)
     }
 
     /// `POST path` with JSON.
@@ -82,69 +134,111 @@ impl Gateway {
     /// # Errors
     /// [`HttpsError`].
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, HttpsError> {
-        self.exchange(self.client.post(format!("{}{path}", self.base)).json(body)).await
+        let body = serde_json::to_vec(body).map_err(|error| self.answer(error.to_string()))?;
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        self.json(self.ask(Method::POST, path, headers, body.into(), DEADLINE).await?)
     }
 
-    async fn exchange<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, HttpsError> {
-        let gateway = || self.base.clone();
-        let unreachable = |reason: String| HttpsError::Unreachable { gateway: gateway(), reason };
-        let answer = |got: String| HttpsError::Answer { gateway: gateway(), got };
-        let exchange = async {
-            let response = request.send().await.map_err(|error| unreachable(root_of(&error)))?;
-            let status = response.status();
-            let bytes = body(response, ANSWER_BYTES_MAX).await.map_err(|error| unreachable(root_of(&error)))?;
-            Ok::<_, HttpsError>((status, bytes.ok_or_else(|| answer("a very long one".to_owned()))?))
-        };
-        let late = |_| unreachable(format!("nothing in {DEADLINE:?}"));
-        let (status, bytes) = timeout(DEADLINE, exchange).await.map_err(late)??;
-        if status.is_success() {
-            return serde_json::from_slice(&bytes).map_err(|error| answer(error.to_string()));
+    /// `GET path`, unless it is still what `known` stands for: then the status is 304. Within `deadline`.
+    ///
+    /// # Errors
+    /// [`HttpsError`].
+    pub async fn get_new(
+        &self,
+        path: &str,
+        known: Option<&HeaderValue>,
+        deadline: Duration,
+    ) -> Result<Answer, HttpsError> {
+        let headers = known.map(|etag| (IF_NONE_MATCH, etag.clone())).into_iter().collect();
+        self.ask(Method::GET, path, headers, Bytes::new(), deadline).await
+    }
+
+    fn json<T: DeserializeOwned>(&self, answer: Answer) -> Result<T, HttpsError> {
+        if answer.status.is_success() {
+            return serde_json::from_slice(&answer.body).map_err(|error| self.answer(error.to_string()));
         }
-        let said: Value = serde_json::from_slice(&bytes).map_err(|_| answer(status.to_string()))?;
+        let other = || self.answer(answer.status.to_string());
+        let said: Value = serde_json::from_slice(&answer.body).map_err(|_| other())?;
         let word = |name: &str| said["error"][name].as_str().map(str::to_owned);
         match (word("code"), word("message")) {
-            (Some(code), Some(message)) => Err(HttpsError::Refused { gateway: gateway(), code, message }),
-            _ => Err(answer(status.to_string())),
+            (Some(code), Some(message)) => Err(HttpsError::Refused { gateway: self.base.clone(), code, message }),
+            _ => Err(other()),
         }
     }
-}
 
-/// A client that trusts the public authorities and `ca_pem`: the same road as a worker's link, which takes no proxy.
-///
-/// # Errors
-/// A text that holds no authority.
-pub fn client(ca_pem: Option<&str>) -> Result<Client, TlsError> {
-    let trust = tls::client_config_also(&[], ca_pem)?;
-    let client = Client::builder()
-        .tls_backend_preconfigured(rustls::ClientConfig::clone(&trust))
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none());
-    client.build().map_err(|e| TlsError::Rustls(rustls::Error::General(e.to_string())))
-}
-
-/// A body of at most `bytes_max`; `None` for a longer one.
-///
-/// # Errors
-/// A connection that fails.
-pub async fn body(mut response: Response, bytes_max: usize) -> reqwest::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        if bytes.len() + chunk.len() > bytes_max {
-            return Ok(None);
-        }
-        bytes.extend_from_slice(&chunk);
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: Bytes,
+        deadline: Duration,
+    ) -> Result<Answer, HttpsError> {
+        let exchange = async {
+            // One question at a time, as HTTP/1.1 has it.
+            let mut open = self.open.lock().await;
+            // A connection that was kept may have been closed meanwhile. Gateways take claims and receipts once, however
+            // often they come.
+            if let Some(mut kept) = open.take().filter(|kept| !kept.is_closed())
+                && let Ok(answer) = self.exchange(&mut kept, &method, path, &headers, &body).await
+            {
+                *open = Some(kept);
+                return Ok(answer);
+            }
+            let mut fresh = self.dial().await?;
+            let answer = self.exchange(&mut fresh, &method, path, &headers, &body).await?;
+            *open = Some(fresh);
+            Ok(answer)
+        };
+        let late = |_| self.unreachable(format!("nothing in {deadline:?}"));
+        timeout(deadline, exchange).await.map_err(late)?
     }
-    Ok(Some(bytes))
-}
 
-/// The cause at the bottom: what lies above repeats the address.
-#[must_use]
-pub fn root_of(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
+    async fn dial(&self) -> Result<SendRequest<Full<Bytes>>, HttpsError> {
+        let to = Destination::new(&self.host, self.port, DIAL_DEADLINE);
+        let io = self.connector.secure(&to, &mut Trip::default()).await;
+        let io = io.map_err(|source| HttpsError::Dial { gateway: self.base.clone(), source })?;
+        let (sender, connection) =
+            handshake(TokioIo::new(io)).await.map_err(|error| self.unreachable(error.to_string()))?;
+        // Ends with the sender, or with the server's end of the connection.
+        tokio::spawn(connection);
+        Ok(sender)
     }
-    cause.to_string()
+
+    async fn exchange(
+        &self,
+        sender: &mut SendRequest<Full<Bytes>>,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Answer, HttpsError> {
+        let host = self.base.trim_start_matches("https://");
+        let mut request = Request::new(Full::new(body.clone()));
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = path.parse().map_err(|_| HttpsError::Url(path.to_owned()))?;
+        *request.headers_mut() = headers.clone();
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        request.headers_mut().insert(HOST, host.parse().map_err(|_| HttpsError::Url(host.to_owned()))?);
+        let gone = |error: hyper::Error| self.unreachable(error.to_string());
+        sender.ready().await.map_err(gone)?;
+        let response = sender.send_request(request).await.map_err(gone)?;
+        let (status, etag) = (response.status(), response.headers().get(ETAG).cloned());
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+            Some(_) => self.answer("a very long one".to_owned()),
+            None => self.unreachable(error.to_string()),
+        })?;
+        Ok(Answer { status, etag, body: body.to_bytes() })
+    }
+
+    fn unreachable(&self, reason: String) -> HttpsError {
+        HttpsError::Unreachable { gateway: self.base.clone(), reason }
+    }
+
+    fn answer(&self, got: String) -> HttpsError {
+        HttpsError::Answer { gateway: self.base.clone(), got }
+    }
 }
 
 /// Where the gateway that workers dial at `url` answers the public.
@@ -157,12 +251,14 @@ pub fn public_of(url: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::dial::Outbound;
 
     #[test]
     fn the_public_side_of_a_gateway_is_at_its_host() {
         assert_eq!(public_of("wss://g.example:7443/v1/worker").as_deref(), Some("https://g.example:7443"));
         assert_eq!(public_of("wss://[::1]:1").as_deref(), Some("https://[::1]:1"));
         assert_eq!(public_of("ws://g.example"), None);
-        assert!(matches!(Gateway::at("http://g", None), Err(HttpsError::Url(_))));
+        let connector = Arc::new(Connector::new(&Outbound::default()).unwrap());
+        assert!(matches!(Gateway::at("http://g", connector), Err(HttpsError::Url(_))));
     }
 }

@@ -6,14 +6,22 @@
 pub mod backoff;
 pub mod bind;
 pub mod certificate;
+mod der;
+pub mod dial;
 pub mod framed;
 pub mod head;
+pub mod health;
 pub mod https;
 pub mod in_hand;
 pub mod peer;
 mod pinned;
+pub mod probe;
+pub mod proxy;
+pub mod resolve;
+pub mod route;
 pub mod tcp;
 pub mod tls;
+pub mod trust;
 pub mod ws;
 
 use tokio::io::{AsyncRead, AsyncWrite};

@@ -3,7 +3,7 @@
 //! TLS 1.3 with raw public keys (RFC 7250): there is no certificate, hence no name, date or authority to get wrong;
 //! a key is right or it is not. Without pinned keys the link is plain TCP, and only within this machine.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::bind::is_loopback;
+use super::dial::{DIAL_DEADLINE, Destination, DialError, Trip, Way};
 use super::pinned::{PinnedKeys, key_of, spki};
-use super::{Io, tcp, tls};
+use super::{Duplex, Io, tcp, tls};
 use crate::types::PublicKey;
 use crate::wire::rendezvous;
 use crate::wire::signature::KeyPair;
@@ -30,6 +31,9 @@ const TLS_DEADLINE: Duration = Duration::from_secs(10);
 /// Bytes before the seed in a PKCS #8 ed25519 key (RFC 8410).
 const PKCS8_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+
+/// Stands for an end whose address the system does not tell.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Why two servers of ours do not talk.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +53,9 @@ pub enum PeerError {
     /// DNS or TCP.
     #[error(transparent)]
     Tcp(#[from] tcp::ConnectError),
+    /// The way to a public listener.
+    #[error(transparent)]
+    Dial(#[from] DialError),
     /// The socket broke.
     #[error("connection lost: {0}")]
     Lost(#[from] std::io::Error),
@@ -137,17 +144,25 @@ impl PeerSecurity {
         let stream = dial(address).await?;
         match self {
             Self::Loopback => only_loopback(stream),
-            Self::Pinned(keys) => secured(stream, &keys.client).await,
+            Self::Pinned(keys) => {
+                let peer = stream.peer_addr()?;
+                secured(stream, peer, &keys.client).await
+            }
         }
     }
 
-    /// Dials the public listener of a gateway of ours at `host:port`, as a hub.
+    /// Dials the public listener of a gateway of ours at `host:port`, as a hub, by the way that leads to the public.
     ///
     /// # Errors
     /// As [`PeerSecurity::connect`]; [`PeerError::NoKeys`] without pinned keys, since that listener is open to all.
-    pub async fn connect_as_hub(&self, address: &str) -> Result<Io, PeerError> {
+    pub async fn connect_as_hub(&self, address: &str, way: &Way) -> Result<Io, PeerError> {
         let Self::Pinned(keys) = self else { return Err(PeerError::NoKeys) };
-        secured(dial(address).await?, &keys.hub_client).await
+        let (host, port) = split(address)?;
+        let to = Destination::new(host, port, DIAL_DEADLINE);
+        let mut trip = Trip::default();
+        let io = way.open(&to, None, &mut trip).await?;
+        let peer = trip.ends.map_or(NOBODY, |(_, peer)| peer);
+        secured(io, peer, &keys.hub_client).await
     }
 
     /// How a public listener takes our own hubs; it takes none without pinned keys.
@@ -185,14 +200,17 @@ pub fn key_shown(connection: &ServerConnection) -> Option<PublicKey> {
 }
 
 async fn dial(address: &str) -> Result<TcpStream, PeerError> {
-    let fail = || PeerError::Address { got: address.to_owned() };
-    let (host, port) = address.rsplit_once(':').ok_or_else(fail)?;
-    let port = port.parse().map_err(|_| fail())?;
+    let (host, port) = split(address)?;
     Ok(tcp::connect(host, port, tcp::CONNECT_DEADLINE).await?)
 }
 
-async fn secured(stream: TcpStream, config: &Arc<ClientConfig>) -> Result<Io, PeerError> {
-    let peer = stream.peer_addr()?;
+fn split(address: &str) -> Result<(&str, u16), PeerError> {
+    let fail = || PeerError::Address { got: address.to_owned() };
+    let (host, port) = address.rsplit_once(':').ok_or_else(fail)?;
+    Ok((host, port.parse().map_err(|_| fail())?))
+}
+
+async fn secured(stream: impl Duplex, peer: SocketAddr, config: &Arc<ClientConfig>) -> Result<Io, PeerError> {
     // Raw keys have no name; rustls wants one anyway.
     let name = ServerName::from(peer.ip());
     let connect = TlsConnector::from(Arc::clone(config)).connect(name, stream);

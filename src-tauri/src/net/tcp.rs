@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, lookup_host};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use super::resolve::{Resolve, SystemResolver};
 
 /// How long a connection attempt may take as a whole.
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -61,31 +63,69 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether the name was not found, rather than not reached.
+    #[must_use]
+    pub fn is_of_dns(&self) -> bool {
+        matches!(self, Self::Resolve { .. } | Self::NoAddress { .. })
+    }
+
+    /// Whether a machine without any way out would fail like this.
+    #[must_use]
+    pub fn may_be_offline(&self) -> bool {
+        self.is_of_dns() || matches!(self, Self::Unreachable { source, .. } if is_of_a_route(source))
+    }
+}
+
 /// Connects to the first address of `host` that answers, and tunes the socket.
 ///
 /// # Errors
 /// [`ConnectError`], within `deadline`.
 pub async fn connect(host: &str, port: u16, deadline: Duration) -> Result<TcpStream, ConnectError> {
-    let until = Instant::now() + deadline;
     let late = || ConnectError::Deadline { host: host.to_owned(), port, deadline_ms: deadline.as_millis() };
-    let name = host.trim_start_matches('[').trim_end_matches(']');
-    let found = timeout_at(until, lookup_host((name, port)))
-        .await
-        .map_err(|_| late())?
-        .map_err(|source| ConnectError::Resolve { host: host.to_owned(), source })?;
-    let addresses = interleave(found.take(ADDRESSES_MAX).collect());
-    if addresses.is_empty() {
+    let connecting = async {
+        let addresses = addresses(&SystemResolver, host, port).await?;
+        reach(host, port, addresses).await
+    };
+    timeout(deadline, connecting).await.map_err(|_| late())?
+}
+
+/// The addresses of `host`, which may stand in brackets, at most [`ADDRESSES_MAX`], the families in turn.
+///
+/// # Errors
+/// [`ConnectError::Resolve`] and [`ConnectError::NoAddress`]. The caller bounds the time.
+pub async fn addresses(resolver: &dyn Resolve, host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
+    let found = match bare(host).parse::<IpAddr>() {
+        Ok(ip) => vec![SocketAddr::new(ip, port)],
+        Err(_) => resolver
+            .resolve(bare(host), port)
+            .await
+            .map_err(|source| ConnectError::Resolve { host: host.to_owned(), source })?,
+    };
+    if found.is_empty() {
         return Err(ConnectError::NoAddress { host: host.to_owned() });
     }
+    let mut addresses = interleave(found);
+    addresses.truncate(ADDRESSES_MAX);
+    Ok(addresses.into())
+}
+
+/// Connects to the first of these addresses that answers, each with a head start, and tunes the socket.
+///
+/// # Errors
+/// [`ConnectError::Unreachable`]. The caller bounds the time.
+pub async fn reach(host: &str, port: u16, addresses: Vec<SocketAddr>) -> Result<TcpStream, ConnectError> {
     let tried = addresses.len();
-    match timeout_at(until, race(addresses)).await {
-        Err(_) => Err(late()),
-        Ok(Err(source)) => Err(ConnectError::Unreachable { host: host.to_owned(), port, tried, source }),
-        Ok(Ok(stream)) => {
-            tune(&stream);
-            Ok(stream)
-        }
-    }
+    let unreachable = |source| ConnectError::Unreachable { host: host.to_owned(), port, tried, source };
+    let stream = race(addresses.into()).await.map_err(unreachable)?;
+    tune(&stream);
+    Ok(stream)
+}
+
+/// A host without the brackets of an IPv6 address.
+#[must_use]
+pub fn bare(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 /// The families in turn, the resolver's first choice first.
@@ -113,12 +153,20 @@ async fn race(mut addresses: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
         tokio::select! {
             done = attempts.next() => match done {
                 Some(Ok(stream)) => return Ok(stream),
-                Some(Err(error)) => last = error,
+                // A refusal tells more than a family that leads nowhere.
+                Some(Err(error)) if is_of_a_route(&last) || !is_of_a_route(&error) => last = error,
+                Some(Err(_)) => {}
                 None => return Err(last),
             },
             () = sleep(ATTEMPT_DELAY), if !addresses.is_empty() => {}
         }
     }
+}
+
+/// Whether the way is missing, rather than the server.
+fn is_of_a_route(error: &io::Error) -> bool {
+    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkUnreachable)
 }
 
 /// Sets what every socket of ours has: no delay, keepalive and, where Linux lets us, cubic: BBR adds about 7 ms

@@ -1,4 +1,4 @@
-//! TLS with rustls and ring: whom a client trusts, what a server shows, and throw-away certificates for trials.
+//! TLS with rustls and ring: a client's side, what a server shows, and throw-away certificates for trials.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,9 +9,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
 use rustls::server::ResolvesServerCert;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::net::TcpStream;
+use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::client::TlsStream;
+
+use super::tcp::bare;
+use super::trust::{Telling, Untrusted};
 
 /// WebSocket needs an HTTP/1.1 upgrade; HTTP/2 would need another protocol.
 const ALPN: &[u8] = b"http/1.1";
@@ -48,7 +51,10 @@ pub enum TlsError {
         /// Why.
         source: InvalidDnsNameError,
     },
-    /// The handshake failed: nobody there speaks TLS, or the certificate is not trusted.
+    /// Nobody here trusts the certificate's issuer.
+    #[error(transparent)]
+    Untrusted(Untrusted),
+    /// The handshake failed: nobody there speaks TLS, or the certificate is not that host's, or not valid now.
     #[error("TLS with {host}: {source}")]
     Handshake {
         /// The host.
@@ -67,41 +73,7 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// What a client trusts: the bundled roots, the operating system's (or those that `SSL_CERT_FILE` and
-/// `SSL_CERT_DIR` name), and the PEM files in `extra_ca`.
-///
-/// # Errors
-/// A file of `extra_ca` that cannot be read or holds no certificate.
-pub fn client_config(extra_ca: &[PathBuf]) -> Result<Arc<ClientConfig>, TlsError> {
-    client_config_also(extra_ca, None)
-}
-
-/// As [`client_config`], and the certificates of a PEM text.
-///
-/// # Errors
-/// As [`client_config`], for the text too.
-pub fn client_config_also(extra_ca: &[PathBuf], extra_pem: Option<&str>) -> Result<Arc<ClientConfig>, TlsError> {
-    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    let native = rustls_native_certs::load_native_certs();
-    for error in &native.errors {
-        tracing::debug!(%error, "system root certificate not read");
-    }
-    roots.add_parsable_certificates(native.certs);
-    for path in extra_ca {
-        let origin = path.display().to_string();
-        for cert in certificates(&read(path)?, &origin)? {
-            roots.add(cert)?;
-        }
-    }
-    if let Some(pem) = extra_pem {
-        for cert in certificates(pem.as_bytes(), "the network's certificate authority")? {
-            roots.add(cert)?;
-        }
-    }
-    client_config_with(roots)
-}
-
-/// Trusts only the certificates in `ca_pem`.
+/// Trusts only the certificates in `ca_pem`; [`super::trust::Trust`] is for who also trusts the public ones.
 ///
 /// # Errors
 /// A text without a certificate.
@@ -110,13 +82,15 @@ pub fn client_config_from_pem(ca_pem: &str) -> Result<Arc<ClientConfig>, TlsErro
     for cert in certificates(ca_pem.as_bytes(), "certificate authority")? {
         roots.add(cert)?;
     }
-    client_config_with(roots)
+    client_config_with(Telling::over(roots)?)
 }
 
-fn client_config_with(roots: RootCertStore) -> Result<Arc<ClientConfig>, TlsError> {
+/// A client that takes what `verifier` takes, by TLS 1.2 or 1.3.
+pub(super) fn client_config_with(verifier: Arc<Telling>) -> Result<Arc<ClientConfig>, TlsError> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(Arc::new(config))
@@ -179,28 +153,41 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     std::fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })
 }
 
-fn certificates(pem: &[u8], origin: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(super) fn certificates(pem: &[u8], origin: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let fail = |reason: String| TlsError::Pem { origin: origin.to_owned(), expected: "certificates", reason };
     let found: Vec<_> =
         CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|e| fail(e.to_string()))?;
     if found.is_empty() { Err(fail("none found".into())) } else { Ok(found) }
 }
 
-/// Wraps a connected socket in TLS towards `host`. The caller bounds the time.
+/// Wraps a connected stream in TLS towards `host`. The caller bounds the time.
 ///
 /// # Errors
-/// [`TlsError::Name`] or [`TlsError::Handshake`].
-pub async fn wrap_client(
+/// [`TlsError::Name`], [`TlsError::Untrusted`] or [`TlsError::Handshake`].
+pub async fn wrap_client<S: AsyncRead + AsyncWrite + Unpin>(
     config: Arc<ClientConfig>,
     host: &str,
-    tcp: TcpStream,
-) -> Result<TlsStream<TcpStream>, TlsError> {
-    let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let name = ServerName::try_from(bare).map_err(|source| TlsError::Name { host: host.to_owned(), source })?;
-    tokio_rustls::TlsConnector::from(config)
-        .connect(name, tcp)
-        .await
-        .map_err(|source| TlsError::Handshake { host: host.to_owned(), source })
+    stream: S,
+) -> Result<TlsStream<S>, TlsError> {
+    let connected = tokio_rustls::TlsConnector::from(config).connect(server_name(host)?, stream).await;
+    connected.map_err(|source| match untrusted(&source) {
+        Some(untrusted) => TlsError::Untrusted(untrusted.clone()),
+        None => TlsError::Handshake { host: host.to_owned(), source },
+    })
+}
+
+/// A host as certificates name it.
+pub(super) fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
+    let bare = bare(host).to_owned();
+    ServerName::try_from(bare).map_err(|source| TlsError::Name { host: host.to_owned(), source })
+}
+
+/// What [`Telling`] saw, if that is why.
+fn untrusted(error: &std::io::Error) -> Option<&Untrusted> {
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(CertificateError::Other(other)) => other.0.downcast_ref(),
+        _ => None,
+    }
 }
 
 /// A certificate authority and one certificate by it, made on the spot for demos and tests.

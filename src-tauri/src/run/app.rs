@@ -10,6 +10,7 @@ use crate::cli::{Device, RoleFlags};
 use crate::config::parse_bytes;
 use crate::desktop::{self, Options};
 use crate::engine::FindHardware;
+use crate::net::dial::Outbound;
 use crate::shutdown;
 
 /// WebKit's own switch; see [`spare_the_web_view`].
@@ -36,7 +37,10 @@ pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<Exit
     });
     let join = open.or_else(|| flags.join.clone());
     let runtime = super::runtime()?;
-    let ended = desktop::run(Options { state: flags.state.clone(), memory_bytes, hardware, join, hidden }, &runtime);
+    let proxy = flags.proxy.clone().unwrap_or_default();
+    let outbound = Outbound { proxy, extra_ca: flags.ca.iter().cloned().collect(), ..Outbound::default() };
+    let options = Options { state: flags.state.clone(), memory_bytes, outbound, hardware, join, hidden };
+    let ended = desktop::run(options, &runtime);
     // A keyring may still ask for its password, or a driver look for its card: nobody waits for them any more.
     runtime.shutdown_timeout(LAST_WORK);
     Ok(ended?)

@@ -20,6 +20,7 @@ use crate::ledger::{ClaimTerms, Ledger};
 use crate::model::{Manifest, Reach};
 use crate::net::bind;
 use crate::net::certificate::CertificateFiles;
+use crate::net::dial::{Outbound, Way};
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::TrialCertificates;
 use crate::shutdown::{self, Shutdown};
@@ -136,6 +137,7 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
         backbone_peer: peers.clone(),
         gateway_peer: peers,
         rendezvous: config.rendezvous,
+        way: Arc::new(Way::new(&Outbound { proxy: config.proxy, ..Outbound::default() })),
         admission,
         allowed: config.allowed,
         oldest_worker: config.oldest_worker,
@@ -229,7 +231,8 @@ async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyErr
         None => Source::Fetch,
     };
     let cache = (config.cache_bytes != Some(0)).then(|| CacheConfig::new(config.cache, config.cache_bytes));
-    let worker = WorkerConfig { extra_ca: config.ca.into_iter().collect(), source, cache, ..network };
+    let outbound = Outbound { proxy: config.proxy, extra_ca: config.ca.into_iter().collect(), ..network.outbound };
+    let worker = WorkerConfig { outbound, source, cache, ..network };
     let (sender, status) = watch::channel(WorkerStatus::default());
     let narrator = tokio::spawn(narrate(status));
     worker::run(worker, Arc::new(wallet), hardware, sender, shutdown).await?;

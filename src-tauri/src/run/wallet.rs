@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -10,6 +11,7 @@ use crate::cli::{AtGateway, WalletCommand, WalletState};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, parse_duration};
 use crate::ledger::Claimable;
+use crate::net::dial::{Connector, Outbound};
 use crate::net::https::{Gateway, HttpsError};
 use crate::types::PublicKey;
 use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
@@ -102,18 +104,21 @@ async fn receipts(at: &AtGateway) -> Result<ExitCode, AnyError> {
 
 /// The gateways to ask, and the operator whom they serve.
 fn gateways(at: &AtGateway) -> Result<(Vec<Gateway>, PublicKey), AnyError> {
+    let outbound = Outbound {
+        proxy: at.proxy.clone().unwrap_or_default(),
+        extra_ca: at.ca.iter().cloned().collect(),
+        ..Outbound::default()
+    };
     if let (Some(url), Some(operator)) = (&at.gateway, at.operator) {
-        let read =
-            |path: &PathBuf| std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()));
-        let ca = at.ca.as_ref().map(read).transpose()?;
-        return Ok((vec![Gateway::at(url, ca.as_deref())?], operator));
+        return Ok((vec![Gateway::at(url, Arc::new(Connector::new(&outbound)?))?], operator));
     }
     let now_unix_s = SystemClock::default().unix_ms() / 1000;
     let Some(invite) = network::join(&at.wallet.state, None, &[], now_unix_s)? else {
         let why = "the worker has joined no network; or name one with --operator too";
         return Err(ConfigError::Missing { role: "wallet", flag: "--gateway", why }.into());
     };
-    let of = |url: &String| Gateway::at(url, invite.ca_pem.as_deref());
+    let connector = Arc::new(Connector::new(&Outbound { network_ca_pem: invite.ca_pem, ..outbound })?);
+    let of = |url: &String| Gateway::at(url, Arc::clone(&connector));
     Ok((invite.gateways.iter().map(of).collect::<Result<_, _>>()?, invite.operator))
 }
 
@@ -121,9 +126,8 @@ fn gateways(at: &AtGateway) -> Result<(Vec<Gateway>, PublicKey), AnyError> {
 /// receipt's hub is none of its hubs, or not heard of yet.
 fn is_for_another(error: &HttpsError) -> bool {
     match error {
-        HttpsError::Unreachable { .. } => true,
         HttpsError::Refused { code, .. } => code == "hub" || code == "claims",
-        _ => false,
+        error => error.is_of_the_way(),
     }
 }
 
@@ -149,7 +153,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_gateway_that_does_not_know_the_hub_gives_way_to_the_next() {
-        let gateways = ["wss://a", "wss://b"].map(|url| Gateway::at(url, None).unwrap());
+        let connector = Arc::new(Connector::new(&Outbound::default()).unwrap());
+        let gateways = ["wss://a", "wss://b"].map(|url| Gateway::at(url, Arc::clone(&connector)).unwrap());
         let refused = |code: &str| HttpsError::Refused { gateway: "a".into(), code: code.into(), message: "no".into() };
         for (code, asked) in [("hub", 2), ("claims", 2), ("receipt", 1), ("claim_sequence", 1)] {
             let calls = std::cell::Cell::new(0);

@@ -1,13 +1,13 @@
 //! How a session begins: dialling a gateway, and proving the wallet to the hub behind it.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
 use super::Worker;
-use super::session::SessionError;
-use crate::net::ws::{self, WsStream};
+use super::ended::SessionError;
+use crate::net::dial::{DIAL_DEADLINE, Trip};
+use crate::net::ws::{WsConfig, WsStream};
 use crate::wire::handshake::{WorkerHandshake, WorkerRandom, WorkerSession};
 use crate::wire::{Frame, WORKER_PATH};
 
@@ -17,15 +17,22 @@ pub(super) struct Joined {
     pub session: WorkerSession,
     /// From our answer to the hub's welcome.
     pub round_trip: Duration,
+    /// The way to the gateway.
+    pub trip: Trip,
 }
 
 /// Dials a gateway and proves the wallet to its hub.
 pub(super) async fn join(worker: &Worker, url: &str) -> Result<Joined, SessionError> {
-    let mut socket = WsStream::connect(&with_path(url), Arc::clone(&worker.tls), ws::WsConfig::worker()).await?;
+    let config = WsConfig { ping: worker.config.timers.ping, ..WsConfig::worker() };
+    let url_with_path = with_path(url);
+    let mut trip = Trip::default();
+    let dialled = WsStream::travel(&url_with_path, &worker.connector, config, DIAL_DEADLINE, &mut trip).await;
+    worker.status.inspected(worker.connector.trust().inspector());
+    let mut socket = dialled?;
     let limit = worker.config.timers.handshake;
     let greeted = timeout(limit, greet(worker, url, &mut socket)).await;
     let (session, round_trip) = greeted.map_err(|_| SessionError::HandshakeDeadline(limit))??;
-    Ok(Joined { socket, session, round_trip })
+    Ok(Joined { socket, session, round_trip, trip })
 }
 
 async fn greet(worker: &Worker, url: &str, socket: &mut WsStream) -> Result<(WorkerSession, Duration), SessionError> {

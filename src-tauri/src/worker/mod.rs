@@ -8,6 +8,7 @@
 mod budget;
 mod cache;
 pub mod courtesy;
+mod ended;
 mod equipment;
 mod fetch;
 mod gather;
@@ -37,7 +38,9 @@ use tokio::sync::watch;
 
 use crate::clock::{Clock, SystemClock};
 use crate::model::Model;
-use crate::net::tls::{self, TlsError};
+use crate::net::dial::{Connector, Outbound};
+use crate::net::tls::TlsError;
+use crate::net::ws::Ping;
 use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
 use crate::wire::agent::AGENT;
@@ -49,7 +52,7 @@ pub use budget::Budget;
 pub use cache::CacheConfig;
 pub use hardware::Hardware;
 pub use home::{HomeError, kept_receipts};
-pub use status::{Phase, WorkerStatus};
+pub use status::{Phase, Trouble, WorkerStatus};
 
 /// Where the experts come from.
 #[derive(Clone, Debug)]
@@ -71,8 +74,10 @@ pub struct Timers {
     pub backoff_max: Duration,
     /// A link that lived this long was a good one: the pauses start over.
     pub healthy: Duration,
-    /// Between two looks at the clocks, for whether the machine slept.
+    /// Between two looks at the clocks and the routes, for whether the machine slept or its network is another one.
     pub look: Duration,
+    /// How a silent hub is noticed, and proxies are kept from cutting.
+    pub ping: Ping,
     /// Longest wait for one piece of an expert.
     pub chunk: Duration,
     /// How long requests under way are still answered when the worker stops.
@@ -89,6 +94,7 @@ impl Default for Timers {
             backoff_max: Duration::from_secs(30),
             healthy: Duration::from_secs(10),
             look: Duration::from_secs(1),
+            ping: Ping::worker(),
             chunk: Duration::from_secs(30),
             drain: Duration::from_secs(1),
             moving: Duration::from_secs(10),
@@ -105,10 +111,8 @@ pub struct WorkerConfig {
     pub operators: Vec<PublicKey>,
     /// The operator's join code, shown to hubs that take only those who have one.
     pub invite: Option<String>,
-    /// PEM files of additional certificate authorities.
-    pub extra_ca: Vec<PathBuf>,
-    /// One more, as a PEM text: the network's own.
-    pub extra_ca_pem: Option<String>,
+    /// How the gateways are reached: proxies and certificate authorities.
+    pub outbound: Outbound,
     /// Worker id and receipts.
     pub state_dir: PathBuf,
     /// Memory that the slice may take, also while it serves.
@@ -135,8 +139,7 @@ impl WorkerConfig {
             gateways,
             operators,
             invite: None,
-            extra_ca: Vec::new(),
-            extra_ca_pem: None,
+            outbound: Outbound::default(),
             state_dir,
             budget: Some(memory_bytes).into(),
             source: Source::Fetch,
@@ -155,7 +158,8 @@ impl WorkerConfig {
         let Invite { operator, gateways, ca_pem, .. } = invite;
         let code = network::code(&state_dir);
         let joined = Self::new(gateways, vec![operator], state_dir, 0);
-        Self { extra_ca_pem: ca_pem, invite: code, budget: memory_bytes.into(), ..joined }
+        let outbound = Outbound { network_ca_pem: ca_pem, ..Outbound::default() };
+        Self { outbound, invite: code, budget: memory_bytes.into(), ..joined }
     }
 }
 
@@ -178,7 +182,7 @@ struct Worker {
     config: WorkerConfig,
     wallet: Arc<dyn AuthSigner>,
     home: home::Home,
-    tls: Arc<rustls::ClientConfig>,
+    connector: Connector,
     library: Arc<slices::Library>,
     status: Arc<status::Board>,
 }
@@ -198,7 +202,7 @@ pub async fn run(
         return Err(WorkerError::NoGateway);
     }
     let home = home::Home::open(&config.state_dir)?;
-    let tls = tls::client_config_also(&config.extra_ca, config.extra_ca_pem.as_deref())?;
+    let connector = Connector::new(&config.outbound)?;
     let status = Arc::new(status::Board::new(status));
     let cache = config.cache.clone().and_then(|place| {
         match Cache::open(place, Arc::clone(&config.clock), Arc::clone(&status)) {
@@ -211,7 +215,7 @@ pub async fn run(
         }
     });
     let library = Arc::new(slices::Library::new(&config.source, cache));
-    let worker = Worker { config, wallet, home, tls, library, status };
+    let worker = Worker { config, wallet, home, connector, library, status };
     link::keep(&worker, hardware, &shutdown).await;
     worker.status.phase(Phase::Stopped);
     Ok(())

@@ -15,68 +15,29 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::budget::Budget;
+use super::ended::{Ended, INCOMPLETE_MAX, SessionError};
 use super::equipment::{Equipment, is_gone};
 use super::fetch::{FetchError, Room, Taken, Taking};
 use super::hardware::Hardware;
 use super::join::Joined;
-use super::outgoing::{Link, LinkError};
+use super::outgoing::Link;
 use super::pipe::{Piece, Pipe};
 use super::receipts::Receipts;
 use super::serve::{Desk, Job, Tools};
 use super::slices::Holdings;
 use super::status::Phase;
-use super::{Timers, Worker, link::Ended};
-use crate::net::ws::{self, WsError, WsReceiver};
+use super::{Timers, Worker};
+use crate::net::ws::WsReceiver;
 use crate::shutdown::Shutdown;
 use crate::types::Digest;
 use crate::wire::control::{Control, Decline, GoAway, Lease, Offer, Receipt, Refuse, Release, SliceReady};
-use crate::wire::handshake::{HandshakeError, Open, OpenError, WorkerSession};
-use crate::wire::receipt::ReceiptError;
-use crate::wire::{Frame, FrameError, Kind};
+use crate::wire::handshake::{HandshakeError, Open, WorkerSession};
+use crate::wire::{Frame, Kind};
 
-/// Requests whose parts are still coming in.
-const INCOMPLETE_MAX: usize = 8;
 /// Quiet for this long and the time of a round trip, a released worker has seen the last of its requests.
 const QUIET: Duration = Duration::from_millis(200);
 /// Longest time that counts as a round trip.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(1);
-
-/// Why a session ended by itself.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SessionError {
-    #[error(transparent)]
-    Connect(#[from] ws::ConnectError),
-    #[error(transparent)]
-    Handshake(#[from] HandshakeError),
-    #[error("no handshake within {} ms", .0.as_millis())]
-    HandshakeDeadline(Duration),
-    #[error("no randomness: {0}")]
-    Random(#[from] getrandom::Error),
-    #[error(transparent)]
-    Socket(#[from] WsError),
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    #[error(transparent)]
-    Receipt(#[from] ReceiptError),
-    #[error("no thread to compute on: {0}")]
-    Desk(#[from] std::io::Error),
-    #[error("the hub closed the link")]
-    Closed,
-    #[error("expected a frame for a worker, got {got:?}")]
-    Unexpected { got: Kind },
-    #[error("pieces of experts that were not asked for")]
-    Unasked,
-    #[error("lease for the model with manifest {got}, expected {expected}")]
-    OtherModel { expected: Digest, got: Digest },
-    #[error("more than {INCOMPLETE_MAX} requests are incomplete")]
-    Incomplete,
-}
 
 /// A session under way.
 struct Session<'a> {
@@ -116,7 +77,7 @@ pub(super) async fn serve(
     hardware: &mut watch::Receiver<Hardware>,
     shutdown: &Shutdown,
 ) -> Result<Ended, SessionError> {
-    let Joined { socket, session, round_trip } = joined;
+    let Joined { socket, session, round_trip, .. } = joined;
     let WorkerSession { session_id, hub_key, session_signer, manifest, limits, seal, open, .. } = session;
     info!(session = %session_id, hub = %hub_key, "session open");
     let (sender, receiver) = socket.split();
@@ -176,7 +137,7 @@ fn farewell(ended: &Ended, timers: &Timers) -> (&'static str, Duration) {
         Ended::GoAway(_) => ("moving", timers.moving),
         Ended::Changed => ("changing hardware", timers.moving),
         Ended::Lost(_) => ("hardware lost", timers.moving),
-        Ended::Slept => ("slept", timers.drain),
+        Ended::Slept | Ended::Moved => ("moved", timers.drain),
     }
 }
 

@@ -1,7 +1,11 @@
 //! What a worker shows of itself, to the app, the demo and tests.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use tokio::sync::watch;
+
+use crate::net::dial::{Leg, Trip};
 
 /// What the worker is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -61,6 +65,30 @@ pub struct WorkerStatus {
     pub update_required: bool,
     /// Why experts are not kept on disk at the moment; serving goes on from memory.
     pub disk_trouble: Option<String>,
+    /// Sessions since the start.
+    pub sessions: u64,
+    /// Those among them that were cut: by a proxy, a network, sleep. A cut is routine and costs nothing.
+    pub cuts: u64,
+    /// Why there is no session, while there is none.
+    pub trouble: Option<Trouble>,
+    /// Round trip to the gateway, or to the proxy before it, as its connection took it.
+    pub gateway_rtt_ms: Option<u64>,
+    /// Round trip to the hub behind it, its signatures included.
+    pub hub_rtt_ms: Option<u64>,
+    /// Who issued the gateway's certificate where no public authority vouches for it, only this machine: perhaps a proxy
+    /// that reads along.
+    pub inspector: Option<String>,
+}
+
+/// What keeps a worker from a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Trouble {
+    /// Where it failed.
+    pub leg: Leg,
+    /// A stable code, such as `offline`, `gateway_down` or `proxy_password`.
+    pub code: &'static str,
+    /// What to do.
+    pub remedy: &'static str,
 }
 
 /// Where the worker writes its status; nobody has to read it.
@@ -90,6 +118,37 @@ impl Board {
     /// Some of the lease serves while the rest comes.
     pub fn partly(&self, slice: String) {
         self.0.send_modify(|s| s.slice = slice);
+    }
+
+    /// A session stands.
+    pub fn joined(&self, trip: &Trip, hub: Duration) {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let tcp = trip.steps.iter().find(|step| step.leg == Leg::Tcp);
+        self.0.send_modify(|s| {
+            s.sessions += 1;
+            s.trouble = None;
+            s.gateway_rtt_ms = tcp.map(|step| ms(step.took));
+            s.hub_rtt_ms = Some(ms(hub));
+        });
+    }
+
+    /// A session that stood was cut.
+    pub fn cut(&self) {
+        self.0.send_modify(|s| s.cuts += 1);
+    }
+
+    pub fn trouble(&self, trouble: Option<Trouble>) {
+        self.0.send_modify(|s| s.trouble = trouble);
+    }
+
+    pub fn inspected(&self, inspector: Option<&str>) {
+        self.0.send_if_modified(|s| {
+            let is_new = s.inspector.as_deref() != inspector;
+            if is_new {
+                s.inspector = inspector.map(str::to_owned);
+            }
+            is_new
+        });
     }
 
     pub fn disk_trouble(&self, trouble: Option<String>) {

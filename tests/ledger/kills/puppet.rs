@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kvasir::net::Io;
+use kvasir::net::dial::{Connector, Outbound};
 use kvasir::net::framed::{self, FramedReader, FramedWriter};
 use kvasir::net::ws::{WsConfig, WsStream};
-use kvasir::net::{Io, tls};
 use kvasir::types::{Hex, PublicKey, SessionId};
 use kvasir::wallet::Wallet;
 use kvasir::wire::control::{BackboneHello, Control, Receipt, SessionOpen, Verdict};
@@ -102,7 +103,7 @@ impl Puppet {
 
     async fn session(&self, sessions: &mut mpsc::Receiver<Behind>) -> Result<(), Trouble> {
         let url = format!("ws://{}/v1/worker", self.hub);
-        let mut ws = WsStream::connect(&url, tls::client_config(&[])?, WsConfig::worker()).await?;
+        let mut ws = WsStream::connect(&url, &Connector::new(&Outbound::default())?, WsConfig::worker()).await?;
         let mut shake = WorkerHandshake::new(vec![self.operator], HOST, Hex([1; 16]), "test/1", WorkerRandom::draw()?);
         let hello = Frame::decode(ws.recv().await?.ok_or("no hello")?)?;
         ws.send(shake.answer(&hello, &Self::key(), 0)?.encode()).await?;

@@ -2,12 +2,13 @@
 //!
 //! Before: what steps computed, and how long workers had their experts. After: a number of lanes. With `n` of them a lap
 //! of all streams takes `max(n · compute, compute + away)`, both of a step of `streams / n` rows. A step has a cost of its
-//! own whatever its rows, so the fewest lanes win that come near the shortest lap. From there on laps themselves tell.
+//! own whatever its rows, so the fewest lanes win that come near the shortest lap, and one does unless more bring much. From there on
+//! laps themselves tell.
 //! **Promises:** one lane when no worker has anything; the number stays while it is about right.
 
 use std::time::{Duration, Instant};
 
-use super::laps::Laps;
+use super::laps::{Laps, WORTH_A_TRIAL};
 
 /// Most lanes: each keeps buffers of its own, and a worker must be able to owe an answer to every one.
 pub(super) const LANES_MAX: usize = 32;
@@ -87,14 +88,20 @@ impl Lanes {
     pub fn for_decoding(&mut self, streams: usize) -> usize {
         let most = streams.clamp(1, LANES_MAX);
         let best = (1..=most).map(|lanes| self.lap_s(streams, lanes)).fold(f64::INFINITY, f64::min);
-        let fewest = (1..=most).find(|lanes| self.lap_s(streams, *lanes) <= best * (1.0 + ENOUGH)).unwrap_or(1);
+        let enough = |lanes: &usize| match lanes {
+            1 => self.lap_s(streams, 1) * (1.0 - WORTH_A_TRIAL) <= best,
+            _ => self.lap_s(streams, *lanes) <= best * (1.0 + ENOUGH),
+        };
+        let fewest = (1..=most).find(enough).unwrap_or(1);
         let now = self.lanes.min(most);
         if !self.laps.are_of(streams) {
             self.laps = Laps::of(streams);
         }
         if self.travels && self.laps.knows() {
-            let lap_ms = self.laps.mean_s() * 1e3;
-            self.lanes = self.laps.advise(now, most);
+            let (lap_s, rows) = (self.laps.mean_s(), streams as f64 / now as f64);
+            let idle = 1.0 - now as f64 * self.compute.at(rows, 0.0) / lap_s;
+            let lap_ms = lap_s * 1e3;
+            self.lanes = self.laps.advise(now, most, idle);
             if self.lanes != now {
                 tracing::debug!(streams, lanes = now, lap_ms, next = self.lanes, "other lanes are tried");
             }
@@ -253,6 +260,13 @@ mod tests {
                 assert!(of_best <= 1.03 && stays >= 0.9, "{streams} streams: {of_best}, {stays}: {seen:?}");
             }
         }
+    }
+
+    #[test]
+    fn more_lanes_are_not_tried_for_a_wait_that_is_short_beside_the_step() {
+        // One of 48 layers is remote.
+        let machine = Machine { step_ms: 300.0, row_ms: 40.0, away_ms: 30.0, ..Machine::default() };
+        assert_eq!(run(&mut Lanes::default(), machine, 8, 100), [1; 100]);
     }
 
     #[test]

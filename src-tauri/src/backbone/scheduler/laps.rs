@@ -18,6 +18,8 @@ const BETTER: f64 = 0.01;
 /// A trial changes the number by this part of it; the first ones, while fewer are better, by half: a model that took a
 /// worker's own limit for a long way asked for several times too many.
 const STEP_PART: usize = 3;
+/// Idle share of a lap below which more lanes are not tried: each has costs of its own, and so has the trial.
+pub(super) const WORTH_A_TRIAL: f64 = 0.1;
 /// Laps that differ by this factor are of another world, where nothing that was learnt holds.
 const ODD: f64 = 1.5;
 /// So many of them in a row show it.
@@ -112,8 +114,9 @@ impl Laps {
         self.mean_s += (lap_s - self.mean_s) / f64::from(seen.min(MEAN_OF));
     }
 
-    /// Lanes to use next, of at most `most`, when `now` are used.
-    pub fn advise(&mut self, now: usize, most: usize) -> usize {
+    /// Lanes to use next, of at most `most`, when `now` are used that leave this machine idle for the share `idle` of a
+    /// lap: the most that more lanes could bring.
+    pub fn advise(&mut self, now: usize, most: usize, idle: f64) -> usize {
         if let Some((before, before_s)) = self.before {
             if self.whole <= TRIAL {
                 return now;
@@ -132,17 +135,19 @@ impl Laps {
             self.restart();
             return before.min(most);
         }
-        if self.whole <= self.patience {
+        // Odd laps may be the first of another world: nothing is compared across its border.
+        if self.whole <= self.patience || self.odd > 0 {
             return now;
         }
         // One of many lanes would make no difference that can be seen.
         let step = (now / if self.halves { 2 } else { STEP_PART }).max(1);
-        let other = if self.goes_down { now - step } else { now + step };
-        if !(1..=most).contains(&other) {
-            self.goes_down = !self.goes_down;
-            self.patience = (2 * self.patience).min(PATIENCE_MAX);
-            return now;
-        }
+        let other = |down: bool| match down {
+            true => now.checked_sub(step).filter(|fewer| *fewer > 0),
+            false => Some(now + step).filter(|more| *more <= most && idle >= WORTH_A_TRIAL),
+        };
+        let mut ways = [self.goes_down, !self.goes_down].into_iter();
+        let Some((down, other)) = ways.find_map(|down| other(down).map(|other| (down, other))) else { return now };
+        self.goes_down = down;
         (self.before, self.tried) = (Some((now, self.mean_s)), true);
         self.restart();
         other

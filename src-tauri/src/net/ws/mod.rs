@@ -26,7 +26,6 @@ use super::Io;
 use crate::wire::frame::MESSAGE_BYTES_MAX;
 use inbound::Counted;
 
-pub use connect::{ConnectError, HANDSHAKE_DEADLINE};
 pub use inbound::WsReceiver;
 pub use liveness::Ping;
 pub use writer::{WsPlace, WsSender};
