@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::Io;
 use super::dial::{Connector, DIAL_DEADLINE, Destination, DialError, Trip};
 use super::tls::TlsError;
 use crate::wire::agent::AGENT;
@@ -119,6 +120,21 @@ impl Gateway {
     #[must_use]
     pub fn base(&self) -> &str {
         &self.base
+    }
+
+    /// Its host, without port.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// A connection of its own, for a caller that asks and measures by itself.
+    ///
+    /// # Errors
+    /// [`DialError`], within `deadline`.
+    pub async fn open(&self, deadline: Duration) -> Result<Io, DialError> {
+        let to = Destination::new(&self.host, self.port, deadline);
+        self.connector.secure(&to, &mut Trip::default()).await
     }
 
     /// `GET path` for JSON.

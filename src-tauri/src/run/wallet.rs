@@ -52,7 +52,8 @@ fn present(state: &Path) -> Result<Wallet, AnyError> {
     Ok(open_wallet(state)?)
 }
 
-fn exists(state: &Path) -> Result<bool, KeyStoreError> {
+/// Whether there is, or once was, a wallet in a state directory.
+pub(super) fn exists(state: &Path) -> Result<bool, KeyStoreError> {
     Ok(wallet_record(state).exists() || !FileKeyStore::new(state).list()?.is_empty())
 }
 

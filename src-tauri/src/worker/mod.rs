@@ -52,6 +52,7 @@ pub use budget::Budget;
 pub use cache::CacheConfig;
 pub use hardware::Hardware;
 pub use home::{HomeError, kept_receipts};
+pub(crate) use join::with_path;
 pub use status::{Phase, Trouble, WorkerStatus};
 
 /// Where the experts come from.
