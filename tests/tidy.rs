@@ -35,7 +35,9 @@ const WALLS: &[(&str, &[&str])] = &[
     ("minijinja", &["model/"]),
     ("keyring_core::", &["wallet/"]),
     ("std::arch", &["kernel/cpu"]),
-    ("zbus::", &["desktop/"]),
+    ("zbus::", &["desktop/", "worker/courtesy"]),
+    ("jiff::", &["worker/courtesy"]),
+    ("chacha20poly1305::", &["wallet/"]),
     ("anyhow::", &["run/", "main.rs"]),
 ];
 

@@ -31,7 +31,7 @@ pub use ledger::{LedgerCommand, LedgerUrl};
 pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 pub use roles::{Device, GpuFlags, Role, RoleFlags};
 pub use trust::{AuditSelection, AuditSelectionError, TrustFlags};
-pub use wallet::{AtGateway, WORKER_STATE, WalletCommand, WalletState};
+pub use wallet::{AtGateway, NewWallet, WORKER_STATE, WalletCommand, WalletState};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]

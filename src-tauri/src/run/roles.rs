@@ -231,10 +231,16 @@ fn make_state(path: &Path) -> Result<(), AnyError> {
 }
 
 async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
+    let _alone = worker::occupy(&config.state)?;
     let network = network_of(&config)?;
     let wallet = super::wallet::open_wallet(&config.state)?;
     say(format_args!("wallet {}", wallet.address()))?;
-    let wanted = Wanted { gpu: config.gpu, memory_bytes: config.memory_bytes, cache: Some(config.state.join("gpu")) };
+    let wanted = Wanted {
+        gpu: config.gpu,
+        memory_bytes: config.memory_bytes,
+        cache: Some(config.state.join("gpu")),
+        ..Wanted::default()
+    };
     let Some(hardware) = device::for_worker(config.device, wanted, all_threads(), &shutdown).await? else {
         return Ok(());
     };
