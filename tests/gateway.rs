@@ -259,6 +259,7 @@ async fn credits_are_given_once_across_repeated_polls_restarts_and_two_gateways(
     ledger.set_poll_position(&HUB.to_string(), Position::default()).await.unwrap();
     let again = TestGateway::start(hub.addr, &ledger, |_| ()).await;
     let beside = TestGateway::start(hub.addr, &ledger, |_| ()).await;
+    hub.put_of(2, 0).await;
     hub.put(2_000_000).await;
     let body = beside.get_until(&wallet, |body| body["work_bytes"] == 2_000_000).await;
     assert_eq!((&body["pending_nano_kvr"], &body["sequence"]), (&14_000_000.into(), &2.into()));
@@ -268,7 +269,7 @@ async fn credits_are_given_once_across_repeated_polls_restarts_and_two_gateways(
     hub.stop().await;
     let hub = TestHub::start_on(TcpListener::bind(addr).await.unwrap(), HUB).await;
     hub.put(1_000).await;
-    hub.put_of(2, 64).await;
+    hub.put_of(3, 64).await;
     for gateway in [again, beside] {
         gateway.get_until(&wallet, |body| body["work_bytes"] == 2_000_064).await;
         let status = gateway.get("/status").await.1;

@@ -176,7 +176,7 @@ async fn no_read_waits_for_ever_for_a_store_that_stands_still() {
     });
     let waiting = "SELECT COUNT(*) AS waiting FROM pg_stat_activity \
                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *held).await.unwrap() < 6 {
+    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&pool).await.unwrap() < 6 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::pause();
