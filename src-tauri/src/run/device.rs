@@ -163,9 +163,9 @@ pub(super) async fn for_worker(
             })
             .await
             {
-                Opened::Gpu(kernel) => on_gpu(kernel, ASKED_FOR).map(Some),
-                Opened::Nothing(why) => Err(why.into()),
-                Opened::Stopped => Ok(None),
+                Found::Gpu(kernel) => on_gpu(kernel, ASKED_FOR).map(Some),
+                Found::Nothing(why) => Err(why.into()),
+                Found::Stopped => Ok(None),
             };
         }
     };
@@ -176,12 +176,12 @@ pub(super) async fn for_worker(
         let shutdown = shutdown.clone();
         tokio::spawn(async move {
             match found(&wanted, &shutdown, |_| Ok(())).await {
-                Opened::Gpu(kernel) => {
+                Found::Gpu(kernel) => {
                     tracing::info!(device = kernel.device(), "a GPU appeared; moving to it");
                     newest.send_replace(Hardware { kernel, why: FOUND.to_owned() });
                 }
-                Opened::Nothing(why) => tracing::info!(why, "staying on the CPU"),
-                Opened::Stopped => {}
+                Found::Nothing(why) => tracing::info!(why, "staying on the CPU"),
+                Found::Stopped => {}
             }
         });
     }
@@ -233,25 +233,25 @@ fn on_gpu(kernel: Arc<dyn ExpertCompute>, why: &str) -> Result<watch::Receiver<H
 }
 
 /// What looking for a GPU came to.
-enum Opened {
+enum Found {
     Gpu(Arc<dyn ExpertCompute>),
     Nothing(String),
     Stopped,
 }
 
 /// Looks for a GPU until there is one; `missed` hears each new reason why there is none.
-async fn found(wanted: &Wanted, shutdown: &Shutdown, missed: impl Fn(&str) -> std::io::Result<()>) -> Opened {
+async fn found(wanted: &Wanted, shutdown: &Shutdown, missed: impl Fn(&str) -> std::io::Result<()>) -> Found {
     let (start, mut last) = (Instant::now(), String::new());
     loop {
         let why = tokio::select! {
             found = wanted.look() => match found {
-                Ok(kernel) => return Opened::Gpu(kernel),
+                Ok(kernel) => return Found::Gpu(kernel),
                 Err(why) => why,
             },
-            () = shutdown.wait() => return Opened::Stopped,
+            () = shutdown.wait() => return Found::Stopped,
         };
         if start.elapsed() >= PATIENCE {
-            return Opened::Nothing(why);
+            return Found::Nothing(why);
         }
         if why != last {
             // Nobody may be reading; the search goes on for the worker's sake.
@@ -260,7 +260,7 @@ async fn found(wanted: &Wanted, shutdown: &Shutdown, missed: impl Fn(&str) -> st
         }
         tokio::select! {
             () = sleep(LOOK_EVERY) => {}
-            () = shutdown.wait() => return Opened::Stopped,
+            () = shutdown.wait() => return Found::Stopped,
         }
     }
 }
