@@ -108,7 +108,7 @@ pub enum EngineError {
     NothingAsked,
     /// A claim.
     #[error(transparent)]
-    Claim(#[from] ClaimError),
+    Claim(Box<ClaimError>),
     /// The directory of the receipts.
     #[error("receipts cannot be read: {0}")]
     Receipts(#[source] std::io::Error),
@@ -125,6 +125,12 @@ pub struct AccountProblem(#[from] pub(super) AccountError);
 impl From<InviteError> for EngineError {
     fn from(error: InviteError) -> Self {
         Self::Network(error.into())
+    }
+}
+
+impl From<ClaimError> for EngineError {
+    fn from(error: ClaimError) -> Self {
+        Self::Claim(Box::new(error))
     }
 }
 
