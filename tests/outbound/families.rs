@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvasir::net::dial::{Leg, Outbound};
+use kvasir::net::proxy::ProxyChoice;
 use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 
@@ -13,7 +14,8 @@ use crate::support::names::Names;
 
 fn outbound(site: &Site, names: &Arc<Names>) -> Outbound {
     let network_ca_pem = Some(site.certificates.ca_pem.clone());
-    Outbound { network_ca_pem, resolver: Arc::clone(names) as _, ..Outbound::default() }
+    let extra_ca = Vec::new();
+    Outbound { proxy: ProxyChoice::Direct, extra_ca, network_ca_pem, resolver: Arc::clone(names) as _ }
 }
 
 #[tokio::test]
