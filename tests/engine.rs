@@ -1,6 +1,12 @@
 //! The contributor's engine against a real network on loopback: from the join code to the last nano-KVR, and what it
 //! says when something is missing.
 
+mod guest;
+mod keys;
+#[cfg(feature = "gpu")]
+mod stop;
+
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +15,16 @@ use kvasir::backbone::Backbone;
 use kvasir::demo::decode::Decode;
 use kvasir::demo::network::{Network, NetworkOptions};
 use kvasir::dispatch::TrustConfig;
-use kvasir::engine::{DeviceState, Engine, EngineConfig, Intervals, Link, Slice, State, Status, WalletState};
+use kvasir::engine::{
+    DeviceKind, DeviceState, Engine, EngineConfig, FindHardware, Found, Intervals, Link, Search, Slice, State, Status,
+    WalletState,
+};
 use kvasir::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use kvasir::model;
 use kvasir::types::PublicKey;
 use kvasir::wallet::{FileKeyStore, KeyStore, KeyStoreError, Wallet};
 use kvasir::worker::Hardware;
+use kvasir::worker::courtesy::Sources;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -41,6 +51,20 @@ async fn network() -> Network {
     Network::start(options).await.unwrap()
 }
 
+/// Two processors that can be switched off.
+fn search(off: &BTreeSet<String>) -> Search {
+    let found = |id: &str| Found {
+        id: id.into(),
+        name: format!("the {id}"),
+        kind: DeviceKind::Cpu,
+        memory_bytes: 0,
+        unusable: None,
+    };
+    let hardware = || Hardware { kernel: kernel(), why: "it was asked for".into() }.fixed();
+    let best = if off.contains("cpu") { Err("switched off".to_owned()) } else { Ok(hardware()) };
+    Search { found: vec![found("cpu"), found("other")], best }
+}
+
 struct Desk {
     engine: Engine,
     task: JoinHandle<()>,
@@ -48,19 +72,27 @@ struct Desk {
 
 impl Desk {
     fn with_store(dir: &Path, store: Arc<dyn KeyStore>) -> Self {
-        let hardware = Box::pin(async { Ok(Hardware { kernel: kernel(), why: "it was asked for".into() }.fixed()) });
+        Self::with(dir, |config| config.store = store)
+    }
+
+    /// An engine that is told what else `set` says. Courtesy looks at directories beside the state: `sys` and `proc`.
+    fn with(dir: &Path, set: impl FnOnce(&mut EngineConfig)) -> Self {
+        let hardware: FindHardware = Box::new(|off| Box::pin(async move { search(&off) }));
         let often = Duration::from_millis(50);
-        let intervals = Intervals { working: often, resting: often };
-        let (engine, task) = Engine::start(EngineConfig {
-            intervals,
+        let mut config = EngineConfig {
+            intervals: Intervals { working: often, resting: often },
             memory_bytes: Some(MEMORY),
-            ..EngineConfig::new(dir.to_owned(), store, hardware)
-        });
+            sources: Sources { sys: dir.join("sys"), proc: dir.join("proc"), bus: false },
+            look_every: often,
+            ..EngineConfig::new(dir.to_owned(), Arc::new(FileKeyStore::new(dir)), hardware)
+        };
+        set(&mut config);
+        let (engine, task) = Engine::start(config);
         Self { engine, task }
     }
 
     fn start(dir: &Path) -> Self {
-        Self::with_store(dir, Arc::new(FileKeyStore::new(dir)))
+        Self::with(dir, |_| ())
     }
 
     /// The status once it is as wished.
@@ -156,11 +188,12 @@ async fn from_the_join_code_to_the_last_nano() {
     desk.stop().await;
     assert!(network.dispatch.workers().is_empty());
 
-    // The next start knows wallet and network.
+    // The next start knows wallet and network, and goes on.
     let desk = Desk::start(dir.path());
     let status = desk.ready().await;
     assert_eq!(address(&status), wallet);
-    assert!(status.network.is_some());
+    assert!(status.network.is_some() && status.contributing);
+    desk.until("a slice after the restart", |s| matches!(s.slice, Slice::Held { .. })).await;
     desk.stop().await;
     network.stop().await.unwrap();
 }
@@ -264,8 +297,12 @@ impl KeyStore for NoKeyring {
         Err(KeyStoreError::Unavailable { reason: "nobody there".into() })
     }
 
+    fn remove(&self, _: &PublicKey) -> Result<(), KeyStoreError> {
+        Err(KeyStoreError::Unavailable { reason: "nobody there".into() })
+    }
+
     fn list(&self) -> Result<Vec<PublicKey>, KeyStoreError> {
-        Ok(Vec::new())
+        Err(KeyStoreError::Unavailable { reason: "nobody there".into() })
     }
 
     fn name(&self) -> String {

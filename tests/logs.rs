@@ -4,7 +4,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
+use sha2::Sha512;
 
 use crate::support::fault_proxy::{FaultProxy, Faults};
 use crate::support::fleet::client;
@@ -36,11 +38,38 @@ fn private_files(dir: &Path, found: &mut Vec<PathBuf>) {
 fn disguises(line: &str) -> Vec<String> {
     let bytes: Option<Vec<u8>> =
         line.as_bytes().chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()).collect();
-    let seed = bytes.filter(|bytes| bytes.len() == 32);
+    let seed = bytes.filter(|bytes| bytes.len() == 32 || bytes.len() == 16);
     let also = seed.map(|seed| {
         [bs58::encode(&seed).into_string(), format!("{:?}", &seed[..8]).trim_matches(['[', ']']).to_owned()]
     });
     also.into_iter().flatten().chain([line.to_owned()]).collect()
+}
+
+/// What a phrase must not be seen as: any three of its words in a row, its seed, and the key that it gives, by SLIP-0010.
+fn phrase_secrets(phrase: &str) -> Vec<String> {
+    let words: Vec<&str> = phrase.split(' ').collect();
+    assert_eq!(words.len(), 12, "a phrase");
+    let hash = |key: &[u8], parts: &[&[u8]]| {
+        let mut mac = <Hmac<Sha512> as KeyInit>::new_from_slice(key).expect("any length");
+        parts.iter().for_each(|part| mac.update(part));
+        mac.finalize().into_bytes()
+    };
+    // PBKDF2 of BIP39, one block of it.
+    let mut round = hash(phrase.as_bytes(), &[b"mnemonic", &[0, 0, 0, 1]]);
+    let mut seed = round;
+    for _ in 1..2048 {
+        round = hash(phrase.as_bytes(), &[&round]);
+        seed.iter_mut().zip(&round).for_each(|(sum, byte)| *sum ^= byte);
+    }
+    let master = hash(b"ed25519 seed", &[&seed]);
+    let node = [44u32, 501, 0, 0]
+        .iter()
+        .fold(master, |node, step| hash(&node[32..], &[&[0], &node[..32], &(step | 1 << 31).to_be_bytes()]));
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let windows = words.windows(3).map(|three| three.join(" "));
+    let listed = words.windows(3).map(|three| three.join("\", \""));
+    let keys = [hex(&seed[..32]), hex(&node[..32])];
+    windows.chain(listed).chain(keys.iter().flat_map(|key| disguises(key))).collect()
 }
 
 fn has_address(line: &str) -> bool {
@@ -94,7 +123,10 @@ async fn no_log_tells_a_secret_a_prompt_or_who_is_at_which_address() {
 
     let mut files = Vec::new();
     private_files(&dir.join("kvasir-state"), &mut files);
+    let (code, phrase, why) = ended(dir, &["wallet", "phrase"]);
+    assert_eq!(code, Some(0), "{why}");
     let mut secrets = vec![api_key, PROMPT.to_owned(), "marzipan".to_owned()];
+    secrets.extend(phrase_secrets(phrase.trim()));
     let mut keys = 0;
     for file in files {
         let is_key =

@@ -30,6 +30,7 @@ mod logs;
 mod model_files;
 mod mtp;
 mod net;
+mod operating;
 #[cfg(unix)]
 mod operators;
 #[cfg(unix)]

@@ -14,7 +14,8 @@ fn allowed(room: &str) -> Option<&'static [&'static str]> {
         "dispatch" => Some(&["kernel"]),
         "hub" | "gateway" => Some(&["ledger"]),
         "worker" => Some(&["kernel", "wallet"]),
-        "engine" => Some(&["kernel", "wallet", "worker"]),
+        "engine" => Some(&["doctor", "kernel", "wallet", "worker"]),
+        "doctor" => Some(&["kernel", "wallet", "worker"]),
         "ledger" => Some(&["wallet"]),
         "config" => Some(&["cli"]),
         "run" | "demo" | "bench" | "desktop" | "main" | "lib" => None,
@@ -34,7 +35,9 @@ const WALLS: &[(&str, &[&str])] = &[
     ("minijinja", &["model/"]),
     ("keyring_core::", &["wallet/"]),
     ("std::arch", &["kernel/cpu"]),
-    ("zbus::", &["desktop/"]),
+    ("zbus::", &["desktop/", "worker/courtesy"]),
+    ("jiff::", &["worker/courtesy"]),
+    ("chacha20poly1305::", &["wallet/"]),
     ("anyhow::", &["run/", "main.rs"]),
 ];
 

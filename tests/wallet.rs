@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use kvasir::types::PublicKey;
-use kvasir::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, PrivateFileError, Wallet, keyfile};
+use kvasir::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Phrase, PrivateFileError, Wallet, keyfile};
 use kvasir::wire::handshake::AuthSigner;
 
 /// RFC 8032, test 1.
@@ -185,4 +185,87 @@ fn the_system_keyring_keeps_a_wallet_and_its_address() {
     assert!(store.list().unwrap().contains(&wallet.address()));
     let other = OsKeyStore::new("net.kvasir.app.test.other");
     assert!(matches!(other.load(&wallet.address()), Err(KeyStoreError::Missing { .. })), "services are apart");
+}
+
+const PHRASE: &str = "abandon abandon abandon abandon abandon abandon abandon abandon abandon abandon abandon about";
+/// Where Solana wallets find that phrase's first account.
+const PHRASE_ADDRESS: &str = "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk";
+
+#[test]
+fn a_wallet_of_a_phrase_is_kept_with_it_and_one_of_before_phrases_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileKeyStore::new(dir.path());
+    let wallet = Wallet::of_phrase(&Phrase::parse(PHRASE).unwrap());
+    store.store(&wallet).unwrap();
+    let kept = store.load(&PHRASE_ADDRESS.parse().unwrap()).unwrap();
+    assert_eq!(kept.phrase().unwrap().words().join(" "), PHRASE);
+    let line = fs::read_to_string(dir.path().join(format!("{PHRASE_ADDRESS}.wallet"))).unwrap();
+    assert_eq!(line, format!("{}\n", "0".repeat(32)), "the entropy of that phrase is all zeros");
+    // A file as it was written before there were phrases.
+    let seed: String = SEED.iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = dir.path().join(format!("{ADDRESS}.wallet"));
+    fs::write(&path, format!("{seed}\n")).unwrap();
+    #[cfg(unix)]
+    chmod(&path, 0o600);
+    let before = store.load(&ADDRESS.parse().unwrap()).unwrap();
+    assert!(before.phrase().is_none());
+    assert_eq!(before.address().to_string(), ADDRESS);
+    assert!(Wallet::generate().unwrap().phrase().is_some(), "every new wallet has a phrase");
+}
+
+#[test]
+fn another_wallet_takes_the_place_of_the_first_once_its_key_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, record) = (FileKeyStore::new(dir.path().join("keys")), dir.path().join("wallet"));
+    let first = wallet::open(&store, &record).unwrap().address();
+    let second = Wallet::generate().unwrap();
+    wallet::switch(&store, &record, &second).unwrap();
+    assert_eq!(wallet::open(&store, &record).unwrap().address(), second.address());
+    assert!(store.load(&first).is_ok(), "the first one's key stays");
+    // A key that cannot be kept changes nothing: its file's place is taken by a directory.
+    let third = Wallet::generate().unwrap();
+    fs::create_dir(dir.path().join(format!("keys/{}.wallet", third.address()))).unwrap();
+    assert!(wallet::switch(&store, &record, &third).is_err());
+    assert_eq!(wallet::open(&store, &record).unwrap().address(), second.address());
+    let mark = dir.path().join("backed_up");
+    assert!(!wallet::is_backed_up(&mark, &second.address()));
+    wallet::mark_backed_up(&mark, &second.address()).unwrap();
+    assert!(wallet::is_backed_up(&mark, &second.address()) && !wallet::is_backed_up(&mark, &first));
+    store.remove(&first).unwrap();
+    store.remove(&first).unwrap();
+    assert!(matches!(store.load(&first), Err(KeyStoreError::Missing { .. })));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_program_restores_a_wallet_from_a_phrase_that_is_piped_to_it() {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str], input: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir"));
+        command.args(["wallet"]).args(args).args(["--state", "w"]).current_dir(dir.path());
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().trim().to_owned();
+        (ended.status.code(), text(ended.stdout), text(ended.stderr))
+    };
+    let (code, out, why) = run(&["restore"], &format!("{PHRASE}\n"));
+    assert_eq!((code, out.as_str()), (Some(0), PHRASE_ADDRESS), "{why}");
+    assert_eq!(run(&["show"], "").1, PHRASE_ADDRESS);
+    assert_eq!(run(&["phrase"], "").1, PHRASE);
+    assert!(dir.path().join("w/backed_up").exists(), "whoever typed it has it");
+    let (code, _, why) = run(&["restore"], "abandon about\n");
+    assert_eq!(code, Some(1));
+    assert!(why.contains("expected 12 words, got 2"), "{why}");
+    let other = Wallet::generate().unwrap().phrase().unwrap().words().join(" ");
+    let (code, _, why) = run(&["restore"], &other);
+    assert!(code == Some(1) && why.contains("--switch") && !why.contains(&other), "{why}");
+    assert_eq!(run(&["restore", "--switch"], &other).0, Some(0));
+    assert_ne!(run(&["show"], "").1, PHRASE_ADDRESS);
+    assert_eq!(run(&["create"], "").0, Some(1));
+    assert_eq!(run(&["new", "--switch"], "").0, Some(0));
 }

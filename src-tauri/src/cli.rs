@@ -5,6 +5,7 @@
 mod api;
 mod bench;
 mod decode;
+mod doctor;
 mod experts;
 mod hub;
 mod layers;
@@ -22,6 +23,7 @@ pub use bench::{
     BenchSpliceArgs,
 };
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs, Speculate};
+pub use doctor::DoctorArgs;
 pub use experts::{ExpertFlags, ExpertsLocal};
 pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
 pub use layers::{LayerSelection, LayerSelectionError, RemoteLayers, RemoteLayersError};
@@ -29,7 +31,7 @@ pub use ledger::{LedgerCommand, LedgerUrl};
 pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
 pub use roles::{Device, GpuFlags, Role, RoleFlags};
 pub use trust::{AuditSelection, AuditSelectionError, TrustFlags};
-pub use wallet::{AtGateway, WORKER_STATE, WalletCommand, WalletState};
+pub use wallet::{AtGateway, NewWallet, WORKER_STATE, WalletCommand, WalletState};
 
 /// Run a Mixture-of-Experts model whose experts are computed by whatever hardware shows up, exactly and for pay.
 #[derive(Debug, Parser)]
@@ -64,6 +66,8 @@ pub enum Command {
     Bench(BenchCommand),
     /// The GPUs of this machine: what they are, whether their kernels are right, and how fast they are.
     Gpu(GpuArgs),
+    /// Why does it not work? The network leg by leg, and the machine, each with what to do.
+    Doctor(DoctorArgs),
     /// The operator's side of a hub.
     #[command(subcommand)]
     Hub(HubCommand),

@@ -5,7 +5,7 @@
 //! [`hub`] owns the workers' sessions and meters them → [`gateway`] splices bytes to the public side →
 //! [`worker`] computes them with [`kernel`] → back the same way, where the backbone combines the partials →
 //! [`ledger`] records the work and credits it to a [`wallet`]. On a contributor's desk, [`engine`] holds worker and
-//! wallet together for a window to show. [`threats`] tells who might mean harm, and what stands in the way.
+//! wallet together for a window to show; [`doctor`] says what is wrong when it does not work. [`threats`] tells who might mean harm, and what stands in the way.
 
 pub mod cli;
 pub mod config;
@@ -15,6 +15,7 @@ pub mod backbone;
 #[cfg(feature = "desktop")]
 pub mod desktop;
 pub mod dispatch;
+pub mod doctor;
 pub mod engine;
 pub mod gateway;
 pub mod hub;

@@ -50,7 +50,7 @@ async fn first_start_join_contribute_get_paid_pause_quit() {
     let wallet = page.until_text("wallet", |text| text.len() > 31).await;
     until("the wallet's record", async || std::fs::read_to_string(session.state().join("wallet")).ok()).await;
     let kept = keyring_entry(&session, &wallet);
-    assert_eq!(kept.len(), 64, "the seed is in the keyring");
+    assert_eq!(kept.len(), 32, "what the phrase stands for is in the keyring");
     assert!(!page.can("contribute").await);
     page.until_text("missing", |text| text.contains("join a network")).await;
     page.shot("first-start").await;

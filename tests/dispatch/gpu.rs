@@ -169,3 +169,25 @@ async fn float_weights_on_a_gpu_come_close() {
     assert_eq!(backbone.remote.counts().assignments_local, 0);
     worker.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_that_its_owner_wants_is_given_back_first_and_taken_again_later() {
+    let Some(gpu) = gpu(None) else { return };
+    let backbone = Backbone::start(exact_model(), vec![0, 1, 3]).await;
+    let hub = Hub::start(&backbone).await;
+    let worker = hub.worker("gpu", Source::Fetch, gpu.clone());
+    backbone.ready(1).await;
+    check_layers(&backbone, 1).await;
+    assert!(gpu.activity().expert_bytes > 0);
+    worker.room.send(Some(0)).expect("a worker");
+    soon(async {
+        while gpu.activity().expert_bytes > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    check_layers(&backbone, 2).await;
+    worker.room.send(Some(1 << 30)).expect("a worker");
+    check_until_remote(&backbone).await;
+    worker.stop().await;
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use kvasir::gateway::Subscribers;
 use kvasir::net::certificate::CertificateFiles;
 use kvasir::net::tls::{TrialCertificates, client_config_from_pem, wrap_client};
+use kvasir::wire::speed::{SPEED_PATH, content};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -130,7 +131,12 @@ async fn what_another_gateway_credited_is_told_and_subscriptions_have_a_limit() 
 
 #[tokio::test]
 async fn the_operator_sees_each_leg_and_counters_and_the_public_neither_addresses_nor_metrics() {
-    let (mut hub, gateway, _) = pair(|config| config.limits.fresh_per_peer = 1).await;
+    let dir = tempfile::tempdir().unwrap();
+    let (mut hub, gateway, _) = pair(|config| {
+        config.limits.fresh_per_peer = 1;
+        config.kept_in = Some(dir.path().to_owned());
+    })
+    .await;
     let held = spliced(&mut hub, &gateway).await;
     let public = gateway.get_until("/status", |status| status["hubs"][0]["sessions"] == 1).await;
     assert_eq!(gateway.get("/metrics").await.0, 404);
@@ -139,6 +145,9 @@ async fn the_operator_sees_each_leg_and_counters_and_the_public_neither_addresse
     let told: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &told["hubs"][0]["address"]), (200, &hub.addr.to_string().into()));
     assert_eq!(told["hubs"][0]["backbone_reachable"], true);
+    let vitals = &told["vitals"];
+    assert!(vitals["unix_ms"].as_u64() > Some(0) && vitals["disk_free_bytes"].is_u64(), "{told}");
+    assert!(public["vitals"].is_null(), "{public}");
 
     // One connection that says nothing, one too many beside it.
     let silent = TcpStream::connect(gateway.addr).await.unwrap();
@@ -189,6 +198,9 @@ async fn a_renewed_certificate_reaches_new_connections_and_open_splices_go_on() 
     })
     .await;
     gateway.client = client_config_from_pem(&old.ca_pem).unwrap();
+    let (_, shown) = gateway.get("/status").await;
+    assert_eq!(shown["certificate_issuer"], "Kvasir trial authority");
+    assert!(shown["certificate_ends_unix_s"].as_u64() > Some(0), "{shown}");
     let (mut worker, mut stream) = spliced(&mut hub, &gateway).await;
 
     let replace = |path: &Path, text: &str| {
@@ -226,5 +238,28 @@ async fn an_address_that_begins_too_many_handshakes_is_closed_without_one() {
     assert!(wrap_client(Arc::clone(&gateway.client), "localhost", tcp).await.is_err());
     let page = gateway.admin("/metrics").await.1;
     assert!(page.contains("refused_total{why=\"handshakes_of_address\"} 1\n"), "{page}");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_lines_speed_is_measured_in_small_pieces_and_not_too_often() {
+    let (_hub, gateway, _) = pair(|_| ()).await;
+    for query in ["", "?bytes=0", "?bytes=262145", "?bytes=many"] {
+        assert_eq!(gateway.exchange(&asks(&format!("{SPEED_PATH}{query}"), "")).await.0, 400, "{query}");
+    }
+    let post = |body: &str| {
+        let length = body.len();
+        format!("POST {SPEED_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}")
+    };
+    for _ in 0..5 {
+        assert_eq!(gateway.exchange(&post("0123456789")).await, (200, "{\"bytes\":10}".to_owned()));
+    }
+    let mut stream = gateway.dial().await;
+    stream.write_all(asks(&format!("{SPEED_PATH}?bytes=1000"), "").as_bytes()).await.unwrap();
+    let mut got = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut got)).await.unwrap().unwrap();
+    assert!(got.ends_with(&content()[..1000]));
+    let (status, body) = gateway.exchange(&post("one too many")).await;
+    assert!(status == 429 && body.contains("transfers a minute"), "{body}");
     gateway.stop().await;
 }

@@ -1,7 +1,8 @@
 //! PostgreSQL servers of the tests' own: a data directory of their own, reached over a Unix socket, gone with the tests.
 //!
 //! Servers live behind a shell that waits for the test process: when that ends, however it does, the pipe between them
-//! closes and the shell stops the server. As root, which PostgreSQL refuses to be, the account `postgres` runs it.
+//! closes and the shell stops the server, with a signal that a server which is only just starting does not hear: so again
+//! and again. As root, which PostgreSQL refuses to be, the account `postgres` runs it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,7 @@ data=$1 sockets=$2 remove=$3; shift 3
 "$KVASIR_POSTGRES/postgres" -D "$data" -k "$sockets" -c listen_addresses= "$@" >>"$data.log" 2>&1 &
 server=$!
 cat >/dev/null
-kill -INT $server 2>/dev/null
-wait $server 2>/dev/null
+while kill -INT $server 2>/dev/null; do sleep 0.1; done
 [ -z "$remove" ] || rm -rf "$remove"
 "#;
 

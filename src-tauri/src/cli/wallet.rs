@@ -13,10 +13,15 @@ pub const WORKER_STATE: &str = "kvasir-state/worker";
 /// `kvasir wallet …`.
 #[derive(Debug, Subcommand)]
 pub enum WalletCommand {
-    /// Make a wallet key in an owner-only file of the state directory.
-    Create(WalletState),
+    /// Make a wallet in an owner-only file of the state directory.
+    #[command(alias = "new")]
+    Create(NewWallet),
     /// Show the address of the wallet in the state directory.
     Show(WalletState),
+    /// Print the backup phrase of the wallet, for paper: whoever reads it owns what the wallet is owed.
+    Phrase(WalletState),
+    /// Make the wallet of a backup phrase that of the state directory. The phrase is read from standard input.
+    Restore(NewWallet),
     /// Claim to be paid all credit that is old enough.
     Claim {
         /// Where.
@@ -36,6 +41,17 @@ pub struct WalletState {
     /// Directory of the key.
     #[arg(long, env = "KVASIR_STATE", default_value = WORKER_STATE)]
     pub state: PathBuf,
+}
+
+/// A wallet for a state directory.
+#[derive(Debug, Args)]
+pub struct NewWallet {
+    /// Where.
+    #[command(flatten)]
+    pub at: WalletState,
+    /// Take it in place of another wallet that is there; that one's key stays in its file.
+    #[arg(long)]
+    pub switch: bool,
 }
 
 /// Which wallet, at which gateway.

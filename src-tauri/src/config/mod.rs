@@ -4,6 +4,7 @@
 //! and every default is a named constant.
 
 mod backbone;
+mod doctor;
 mod duration;
 mod file;
 mod gateway;
@@ -20,6 +21,7 @@ use crate::model::BlockType;
 use crate::types::PublicKey;
 
 pub use backbone::{Api, Backbone};
+pub use doctor::Doctor;
 pub use duration::parse_duration;
 pub use file::File;
 pub use gateway::{Gateway, Tls};

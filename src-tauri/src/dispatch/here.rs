@@ -46,6 +46,11 @@ impl Here {
         Arc::new(Self { experts, compute, assignment_s: Mutex::new(FIRST_ASSIGNMENT_S) })
     }
 
+    /// What computes.
+    pub fn kernel(&self) -> &dyn ExpertCompute {
+        &*self.compute
+    }
+
     /// The time that so many assignments would take.
     pub fn predict(&self, assignments: usize) -> Duration {
         let each = *self.assignment_s.lock().unwrap_or_else(PoisonError::into_inner);

@@ -54,7 +54,8 @@ impl Dispatch for LocalDispatch {
     }
 }
 
-fn sums(
+/// The sums of a step, computed where they are asked for.
+pub(super) fn sums(
     experts: &ModelExperts,
     compute: &dyn ExpertCompute,
     mode: Mode,

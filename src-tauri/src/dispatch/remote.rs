@@ -8,19 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::task::spawn_blocking;
-
 use super::batch::{Asking, Round, Wanted};
 use super::counters::{Counters, Counts};
 use super::estimate::DeadlineRule;
 use super::exact::{Form, OpenStep, Part};
 use super::fleet::{Fleet, Goods, LayerView, NotReady, WorkerView};
 use super::here::{Computed, Computing, Here, joined};
+use super::local::Mode;
 use super::placement::{LayerSize, Rules};
 use super::request::{Asked, Failure, Request};
 use super::stock::Stock;
 use super::trust::{Trust, TrustConfig};
-use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, RowSum, StepSums};
+use super::{Dispatch, DispatchError, ModelExperts, MoeStep, Pending, StepSums, local};
 use crate::kernel::ExpertCompute;
 use crate::model::{Manifest, ManifestError, Model};
 use crate::net::peer::PeerSecurity;
@@ -172,6 +171,9 @@ impl RemoteDispatch {
 impl Dispatch for RemoteDispatch {
     fn begin(&self, step: MoeStep) -> Pending {
         let shared = Arc::clone(&self.shared);
+        if !shared.fleet.is_remote(step.layer) {
+            return Box::pin(async move { shared.sums_of_own(step) });
+        }
         let form = shared.experts.form(step.layer);
         match OpenStep::prepare(step, form, &shared.experts) {
             Err(error) => Box::pin(std::future::ready(Err(error))),
@@ -184,6 +186,9 @@ impl Dispatch for RemoteDispatch {
 
     fn begin_here(&self, step: MoeStep) -> Pending {
         let shared = Arc::clone(&self.shared);
+        if !shared.fleet.is_remote(step.layer) {
+            return Box::pin(async move { shared.sums_of_own(step) });
+        }
         Box::pin(async move { shared.sums_here(step).await })
     }
 }
@@ -194,11 +199,13 @@ impl Shared {
         4 * self.hidden_size as u64
     }
 
+    /// The sums of a layer that workers never hold, which is computed like every other part of the model.
+    fn sums_of_own(&self, step: MoeStep) -> Result<StepSums, DispatchError> {
+        local::sums(&self.experts, self.here.kernel(), Mode::Exact, step)
+    }
+
     /// Asks for the open rows; those of `poison` stay here.
     fn ask(&self, open: &OpenStep, poison: &BTreeSet<usize>) -> Round {
-        if !self.fleet.is_remote(open.layer()) {
-            return Round::here(open);
-        }
         let (kept, rows): (Vec<usize>, Vec<usize>) = open.open_rows().into_iter().partition(|r| poison.contains(r));
         let mut round = Round::new();
         let everything = |rows: Vec<usize>| {
@@ -216,24 +223,17 @@ impl Shared {
         let before = round.requests.len();
         let (routes, rule) = (self.fleet.routes(), &self.config.deadlines);
         let next_id = || self.requests.fetch_add(1, Relaxed);
-        let must = !self.may_compute_here(open.layer());
+        let must = !self.config.local_experts;
         let trusted_only = open.is_for_trusted();
         round.ask(open, wanted, &Asking { routes: &routes, rule, next_id: &next_id, sooner_than, trusted_only, must });
         Counters::add(&self.counters.requests, round.requests.len() - before);
-    }
-
-    /// Whether what workers do not bring is computed here.
-    fn may_compute_here(&self, layer: u16) -> bool {
-        self.config.local_experts || !self.fleet.is_remote(layer)
     }
 
     /// Computes what is left to this machine of a round.
     fn compute_here(&self, open: &OpenStep, round: &mut Round) -> Result<Option<Computing>, DispatchError> {
         let (layer, parts) = (open.layer(), std::mem::take(&mut round.local));
         match parts.iter().flat_map(|part| &part.dispatch.assignments).next() {
-            Some(first) if !self.may_compute_here(layer) => {
-                Err(DispatchError::NoHolder { layer, expert: first.expert })
-            }
+            Some(first) if !self.config.local_experts => Err(DispatchError::NoHolder { layer, expert: first.expert }),
             _ => Ok(self.here.spawn(layer, parts)),
         }
     }
@@ -249,7 +249,7 @@ impl Shared {
             Counters::add(&self.counters.poisonous, 1);
             poison.extend(&missing.rows);
             round.keep(open, &missing);
-        } else if !self.may_compute_here(open.layer()) {
+        } else if !self.config.local_experts {
             self.ask_for(open, round, missing, None);
         } else if missing.tried.len() <= HEDGES_MAX {
             self.ask_for(open, round, missing, Some(self.here.predict(assignments)));
@@ -268,7 +268,7 @@ impl Shared {
             open.close_round();
             round = self.ask(&open, &poison);
         }
-        Ok(StepSums { rows: self.finish(open).await?, ..sums })
+        Ok(StepSums { rows: open.finish(&self.experts)?, ..sums })
     }
 
     /// The sums of a step whose rounds all stay on this machine.
@@ -281,14 +281,7 @@ impl Shared {
             self.settle(&mut open, round, &mut sums, &mut BTreeSet::new()).await?;
             open.close_round();
         }
-        Ok(StepSums { rows: self.finish(open).await?, ..sums })
-    }
-
-    async fn finish(self: Arc<Self>, open: OpenStep) -> Result<Vec<RowSum>, DispatchError> {
-        if self.experts.form(open.layer()) == Form::Here {
-            return joined(spawn_blocking(move || open.finish(&self.experts))).await?;
-        }
-        open.finish(&self.experts)
+        Ok(StepSums { rows: open.finish(&self.experts)?, ..sums })
     }
 
     /// Brings a round home: everything that was asked for is added, from wherever it had to come. `sums` counts the
@@ -336,9 +329,7 @@ impl Shared {
             for (part, partials) in parts.iter().zip(&partials) {
                 note_failures(&mut failed_rows, part, partials);
             }
-            if self.fleet.is_remote(open.layer()) {
-                Counters::add(&self.counters.assignments_local, assignments_of(&parts));
-            }
+            Counters::add(&self.counters.assignments_local, assignments_of(&parts));
         }
         for (part, partials) in &corrected {
             open.add(part, partials)?;

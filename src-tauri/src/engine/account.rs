@@ -5,6 +5,7 @@
 //! **Promises:** the gateway's account is the only source of money that is shown; what it last said stays, with its
 //! age, while nobody answers; an answer comes within [`DEADLINE`].
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use hyper::header::HeaderValue;
 use serde::Deserialize;
 use tokio::sync::watch;
 
+use super::earned::Earned;
+use super::facts::DayEarned;
 use super::status::Account;
 use crate::clock::Clock;
 use crate::net::dial::{Connector, Outbound};
@@ -53,6 +56,8 @@ impl AccountError {
 pub(super) struct Known {
     /// What a gateway last said.
     pub account: Option<Account>,
+    /// Nano-KVR per work byte, by the newest transfer.
+    pub rate: Option<u64>,
     /// Why that may be old.
     pub error: Option<AccountError>,
 }
@@ -91,6 +96,8 @@ pub(super) struct Asking {
     last: Option<(usize, u64)>,
     /// What a gateway last said in full, and under which ETag.
     told: Option<Told>,
+    /// What each day brought.
+    earned: Earned,
 }
 
 /// An answer and what stands for it.
@@ -105,6 +112,7 @@ impl Asking {
     pub fn new(
         invite: &Invite,
         address: PublicKey,
+        state_dir: PathBuf,
         clock: Arc<dyn Clock>,
         outbound: Outbound,
     ) -> Result<Self, TlsError> {
@@ -113,14 +121,18 @@ impl Asking {
         let of = |url: &String| Gateway::at(url, Arc::clone(&connector)).ok();
         let gateways: Vec<Gateway> = invite.gateways.iter().filter_map(of).collect();
         let health = Health::new(gateways.len());
-        Ok(Self { gateways, health, address, clock, last: None, told: None })
+        let earned = Earned::open(state_dir, address, invite.operator);
+        Ok(Self { gateways, health, address, clock, last: None, told: None, earned })
     }
 
     /// Asks until nobody wants to know any more.
     pub async fn run(mut self, known: watch::Sender<Known>, mut working: watch::Receiver<bool>, every: Intervals) {
         loop {
             match self.ask().await {
-                Ok(Some(account)) => drop(known.send_replace(Known { account: Some(account), error: None })),
+                Ok(Some(account)) => {
+                    let rate = self.earned.rate();
+                    drop(known.send_replace(Known { account: Some(account), rate, error: None }));
+                }
                 Ok(None) => known.send_modify(|known| known.error = Some(AccountError::Behind)),
                 Err(error) => known.send_modify(|known| known.error = Some(error)),
             }
@@ -143,7 +155,9 @@ impl Asking {
             match self.statement(index).await {
                 Ok(statement) => {
                     self.health.works(index);
-                    return Ok(self.take(index, &statement));
+                    let Some(account) = self.take(index, &statement) else { return Ok(None) };
+                    let per_day = self.per_day(index, statement.sequence).await;
+                    return Ok(Some(Account { per_day, ..account }));
                 }
                 Err(error) => {
                     self.health.failed(index);
@@ -152,6 +166,16 @@ impl Asking {
             }
         }
         Err(failure)
+    }
+
+    /// What the newest days brought, as far as it is known.
+    async fn per_day(&mut self, gateway: usize, sequence: u64) -> Vec<DayEarned> {
+        if let Some(gateway) = self.gateways.get(gateway)
+            && let Err(error) = self.earned.catch_up(gateway, self.address, sequence).await
+        {
+            tracing::debug!(%error, "the days are not up to date");
+        }
+        self.earned.per_day()
     }
 
     /// Another gateway may lag behind the one that answered before: then its answer waits.
@@ -210,10 +234,12 @@ mod tests {
 
     #[test]
     fn a_gateway_that_lags_behind_another_does_not_turn_the_account_back() {
+        let dir = tempfile::tempdir().unwrap();
         let gateways = vec!["wss://a".into(), "wss://b".into()];
         let address = PublicKey([1; 32]);
         let invite = Invite { operator: address, gateways, ca_pem: None, expires_unix_s: 0 };
-        let mut asking = Asking::new(&invite, address, Arc::new(SystemClock::default()), Outbound::default()).unwrap();
+        let (state, clock) = (dir.path().to_owned(), Arc::new(SystemClock::default()));
+        let mut asking = Asking::new(&invite, address, state, clock, Outbound::default()).unwrap();
         let say = |nano, sequence| Statement {
             address,
             pending_nano_kvr: NanoKvr(nano),

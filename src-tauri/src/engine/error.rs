@@ -1,11 +1,15 @@
 //! What the engine refuses, and why; each refusal has a stable code for windows and scripts.
 
 use super::account::AccountError;
+use super::claim::ClaimError;
+use super::kept::KeptError;
+use super::settings::SettingsError;
 use crate::net::tls::TlsError;
-use crate::wallet::KeyStoreError;
+use crate::types::PublicKey;
+use crate::wallet::{KeyStoreError, PhraseError};
 use crate::wire::invite::InviteError;
-use crate::worker::WorkerError;
 use crate::worker::network::NetworkError;
+use crate::worker::{HomeError, WorkerError};
 
 /// Why the engine does not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -45,9 +49,69 @@ pub enum EngineError {
     /// Accept without an invitation.
     #[error("expected an invitation to accept, got none: paste the join code again")]
     NoOffer,
-    /// What this build does not do.
-    #[error("{0} is not part of this build yet")]
-    NotYet(&'static str),
+    /// One errand for the wallet before the one before is over.
+    #[error("the wallet is being opened already: answer the keyring, or wait a moment")]
+    WalletBusy,
+    /// The wallet's file, before its password.
+    #[error("the wallet is in a file that a password opens: type the password")]
+    WalletLocked,
+    /// A password although the keyring works.
+    #[error("expected a system without a keyring, got one that keeps the wallet: no password is needed")]
+    KeyringKeeps,
+    /// A phrase.
+    #[error(transparent)]
+    Phrase(#[from] PhraseError),
+    /// A phrase of a wallet of before phrases.
+    #[error("the wallet was made before phrases: back up its key file, or claim what it is owed and make a new wallet")]
+    NoPhrase,
+    /// Too few words to show that its owner has the phrase.
+    #[error("expected at least {expected} words of the phrase, got {got}")]
+    FewWords {
+        /// How many show it.
+        expected: usize,
+        /// Different places that were answered.
+        got: usize,
+    },
+    /// A word that does not stand there.
+    #[error("word {0} of the phrase is another one: look at the paper again")]
+    WrongWord(usize),
+    /// The phrase of another wallet while one waits for its key.
+    #[error(
+        "expected the phrase of wallet {expected}, got that of {got}: make a new wallet first to give the other up"
+    )]
+    OtherWallet {
+        /// Which one is missing its key.
+        expected: PublicKey,
+        /// Whose phrase it is.
+        got: PublicKey,
+    },
+    /// Removing a wallet that is not backed up.
+    #[error("expected a wallet that is backed up, got one that is not: what it is owed would be lost with its key")]
+    NotBackedUp,
+    /// A state directory that another program works in, or that cannot be used.
+    #[error(transparent)]
+    StateDir(HomeError),
+    /// Anything but looking, in such a directory.
+    #[error("another Kvasir works in this state directory: close it, then start this one again")]
+    NotAlone,
+    /// A file of the state directory.
+    #[error(transparent)]
+    Kept(#[from] KeptError),
+    /// Settings that make no sense.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A switch of a device that is not here.
+    #[error("expected a device of this machine, got {0:?}")]
+    NoSuchDevice(String),
+    /// An answer to a question that was not asked.
+    #[error("no download waits for an answer")]
+    NothingAsked,
+    /// A claim.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// The directory of the receipts.
+    #[error("receipts cannot be read: {0}")]
+    Receipts(#[source] std::io::Error),
     /// A part of the engine ended as it should not.
     #[error("{0} ended without a word: start Kvasir again")]
     Gone(&'static str),
@@ -80,7 +144,25 @@ impl EngineError {
             Self::NoDevice => "no_device",
             Self::OfferWaiting => "offer_waiting",
             Self::NoOffer => "no_offer",
-            Self::NotYet(_) => "not_yet",
+            Self::WalletBusy => "wallet_busy",
+            Self::WalletLocked => "wallet_locked",
+            Self::KeyringKeeps => "keyring_keeps",
+            Self::Phrase(PhraseError::Count(_)) => "phrase_count",
+            Self::Phrase(PhraseError::Word(_)) => "phrase_word",
+            Self::Phrase(PhraseError::Checksum) => "phrase_checksum",
+            Self::NoPhrase => "no_phrase",
+            Self::FewWords { .. } => "few_words",
+            Self::WrongWord(_) => "wrong_word",
+            Self::OtherWallet { .. } => "other_wallet",
+            Self::NotBackedUp => "not_backed_up",
+            Self::StateDir(HomeError::InUse { .. }) | Self::NotAlone => "state_in_use",
+            Self::StateDir(_) => "state_file",
+            Self::Kept(error) => error.code(),
+            Self::Settings(_) => "settings",
+            Self::NoSuchDevice(_) => "no_such_device",
+            Self::NothingAsked => "nothing_asked",
+            Self::Claim(error) => error.code(),
+            Self::Receipts(_) => "receipts",
             Self::Gone(_) => "gone",
         }
     }

@@ -19,7 +19,7 @@ pub enum PauseKind {
 }
 
 /// A pause that its owner asked for; it outlives restarts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Pause {
     /// Which kind.
@@ -255,8 +255,8 @@ pub struct ReceiptLine {
     pub epoch: u64,
     /// The session, in hex.
     pub session: String,
-    /// Nano-KVR that the gateway credits for it, unless work is voided later.
-    pub nano: String,
+    /// Nano-KVR that it is worth at the newest rate; `null` before any credit has told the rate.
+    pub nano: Option<String>,
     /// Work bytes that the hub signed for.
     #[cfg_attr(test, ts(type = "number"))]
     pub work_bytes: u64,

@@ -2,53 +2,71 @@
 //!
 //! [`Engine::start`] opens the wallet and the device and reads which network was joined; orders come through the
 //! handle, one after another, and [`Engine::updates`] tells what changed.
-//! **Promises:** no order waits for a person – a keyring may ask for its password meanwhile; a wallet whose key is gone
-//! is shown as such and never replaced; an invitation changes nothing before it is accepted; pausing ends the worker
-//! within [`PAUSE_MAX`]; a watcher hears of at most four changes a second.
+//! **Promises:** no order waits for a person or a gateway – a keyring may ask for its password meanwhile; a wallet whose
+//! key is gone is shown as such and never replaced; an invitation changes nothing before it is accepted; pausing ends
+//! the worker within [`PAUSE_MAX`] and gives its hardware back; what its owner wants outlives restarts; a watcher hears
+//! of at most four changes a second.
 
 mod account;
+pub mod claim;
+mod devices;
+mod download;
+mod earned;
 mod error;
 mod facts;
+mod intent;
+mod kept;
+mod purse;
+mod receipts;
+mod remove;
 mod settings;
 mod status;
 mod task;
 #[cfg(test)]
 mod types;
+mod updates;
 mod why;
+mod wishes;
+mod work;
 
-use std::path::PathBuf;
-use std::pin::Pin;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::clock::{Clock, SystemClock};
-use crate::net::dial::Outbound;
-use crate::wallet::KeyStore;
-use crate::worker::Hardware;
+use crate::net::dial::{Connector, Outbound};
+use crate::net::https::Gateway;
+use crate::wallet::{KeyStore, Phrase, Wallet};
+use crate::wire::invite::Invite;
+use crate::worker::courtesy::{LOOK_EVERY, Sources};
 
 pub use account::Intervals;
+use claim::{CLAIM_LASTS_S, ClaimError};
+pub use devices::{FindHardware, Found, Search, Searching};
 pub use error::{AccountProblem, EngineError};
 pub use facts::{
     ConfirmDownload, DayEarned, Device, DeviceKind, Download, Leg, Legs, Needs, Pause, PauseKind, ReceiptLine,
     StandingBy, Stored, WalletStatus, Why, WhyCode,
 };
-pub use settings::{Language, Settings};
+pub use kept::KeptError;
+use purse::Errand;
+pub use settings::{Language, Settings, SettingsError};
 pub use status::{Account, DeviceState, Link, Network, Problem, Slice, State, Status, Tray, View, WalletState};
+pub use updates::Updates;
 
 /// Shortest time between two updates of a watcher.
 pub const UPDATE_EVERY: Duration = Duration::from_millis(250);
-/// Longest wait for a worker that was told to stop; its own drain takes about one second.
-pub const PAUSE_MAX: Duration = Duration::from_secs(3);
+/// Longest wait for a worker that was told to stop; its own drain takes about half a second.
+pub const PAUSE_MAX: Duration = Duration::from_millis(900);
+const GONE: EngineError = EngineError::Gone("the engine");
+/// A first download that is larger is asked about, unless told otherwise.
+const LARGE_DOWNLOAD_BYTES: u64 = 1 << 30;
 /// Orders that wait while one is done; a person has two hands.
 const ORDERS_MAX: usize = 16;
-
-/// Finds what computes, which may take long and may change later. An error is in words for people.
-pub type FindHardware = Pin<Box<dyn Future<Output = Result<watch::Receiver<Hardware>, String>> + Send>>;
 
 /// What an engine is told.
 pub struct EngineConfig {
@@ -60,12 +78,18 @@ pub struct EngineConfig {
     pub hardware: FindHardware,
     /// Bytes that experts may take; when absent, what the hardware has room for.
     pub memory_bytes: Option<u64>,
+    /// A first download of more is asked about.
+    pub large_download_bytes: u64,
     /// How gateways are reached; the network's own certificate authority comes with its join code.
     pub outbound: Outbound,
     /// How often the account is asked for.
     pub intervals: Intervals,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
+    /// Where courtesy looks.
+    pub sources: Sources,
+    /// How often it does.
+    pub look_every: Duration,
 }
 
 impl EngineConfig {
@@ -73,7 +97,19 @@ impl EngineConfig {
     #[must_use]
     pub fn new(state_dir: PathBuf, store: Arc<dyn KeyStore>, hardware: FindHardware) -> Self {
         let (intervals, clock) = (Intervals::default(), Arc::new(SystemClock::default()));
-        Self { state_dir, store, hardware, memory_bytes: None, outbound: Outbound::default(), intervals, clock }
+        let (sources, look_every, large_download_bytes) = (Sources::default(), LOOK_EVERY, LARGE_DOWNLOAD_BYTES);
+        Self {
+            state_dir,
+            store,
+            hardware,
+            memory_bytes: None,
+            large_download_bytes,
+            outbound: Outbound::default(),
+            intervals,
+            clock,
+            sources,
+            look_every,
+        }
     }
 }
 
@@ -85,7 +121,27 @@ enum Order {
     Leave,
     Contribute(bool),
     OpenWallet,
+    /// Opens, makes or restores a wallet; other orders go on meanwhile.
+    Wallet(Errand),
+    ShowPhrase(oneshot::Sender<Zeroizing<Vec<String>>>),
+    VerifyPhrase(Vec<(usize, Zeroizing<String>)>),
+    Pause(PauseKind),
+    SwitchDevice(String, bool),
+    SaveSettings(Box<Settings>),
+    ConfirmDownload(bool),
+    DeleteSlices,
+    RemoveEverything {
+        confirmed: bool,
+    },
+    Context(oneshot::Sender<Context>),
     Stop,
+}
+
+/// What errands at the gateway need, so that no order waits for one.
+struct Context {
+    wallet: Arc<Wallet>,
+    network: Option<Invite>,
+    rate: Option<u64>,
 }
 
 type Asked = (Order, oneshot::Sender<Result<(), EngineError>>);
@@ -95,6 +151,9 @@ type Asked = (Order, oneshot::Sender<Result<(), EngineError>>);
 pub struct Engine {
     orders: mpsc::Sender<Asked>,
     status: watch::Receiver<Status>,
+    state_dir: Arc<Path>,
+    clock: Arc<dyn Clock>,
+    outbound: Outbound,
 }
 
 impl Engine {
@@ -103,8 +162,10 @@ impl Engine {
     pub fn start(config: EngineConfig) -> (Self, JoinHandle<()>) {
         let (orders, inbox) = mpsc::channel(ORDERS_MAX);
         let (board, status) = watch::channel(Status::default());
+        let (state_dir, clock) = (Arc::from(config.state_dir.as_path()), Arc::clone(&config.clock));
+        let outbound = config.outbound.clone();
         let task = tokio::spawn(task::Core::new(config, board).run(inbox));
-        (Self { orders, status }, task)
+        (Self { orders, status, state_dir, clock, outbound }, task)
     }
 
     /// The status now.
@@ -174,8 +235,7 @@ impl Engine {
     /// # Errors
     /// What keeps it from being remembered.
     pub async fn pause(&self, kind: PauseKind) -> Result<(), EngineError> {
-        let _ = kind;
-        Err(EngineError::NotYet("pause"))
+        self.ask(Order::Pause(kind)).await
     }
 
     /// Ends a pause and contributes.
@@ -183,7 +243,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::contribute`].
     pub async fn resume(&self) -> Result<(), EngineError> {
-        Err(EngineError::NotYet("resume"))
+        self.contribute(true).await
     }
 
     /// Lets a device compute, or not.
@@ -191,8 +251,7 @@ impl Engine {
     /// # Errors
     /// No such device, or what keeps it from being remembered.
     pub async fn switch_device(&self, id: String, on: bool) -> Result<(), EngineError> {
-        let _ = (id, on);
-        Err(EngineError::NotYet("switch_device"))
+        self.ask(Order::SwitchDevice(id, on)).await
     }
 
     /// Keeps the settings and goes by them from now on.
@@ -200,8 +259,7 @@ impl Engine {
     /// # Errors
     /// Values that make no sense, or what keeps them from being written.
     pub async fn save_settings(&self, settings: Settings) -> Result<(), EngineError> {
-        let _ = settings;
-        Err(EngineError::NotYet("save_settings"))
+        self.ask(Order::SaveSettings(Box::new(settings))).await
     }
 
     /// Answers the question that [`Status::confirm_download`] shows; a no pauses until resumed.
@@ -209,8 +267,7 @@ impl Engine {
     /// # Errors
     /// Nothing waits for an answer.
     pub async fn confirm_download(&self, yes: bool) -> Result<(), EngineError> {
-        let _ = yes;
-        Err(EngineError::NotYet("confirm_download"))
+        self.ask(Order::ConfirmDownload(yes)).await
     }
 
     /// Stops contributing and deletes every expert from the disk.
@@ -218,7 +275,7 @@ impl Engine {
     /// # Errors
     /// What cannot be deleted.
     pub async fn delete_slices(&self) -> Result<(), EngineError> {
-        Err(EngineError::NotYet("delete_slices"))
+        self.ask(Order::DeleteSlices).await
     }
 
     /// Stops and removes everything of this installation, the wallet's key included. Without a verified backup only
@@ -227,8 +284,7 @@ impl Engine {
     /// # Errors
     /// No backup was verified and nothing confirmed, or what cannot be removed.
     pub async fn remove_everything(&self, confirmed_without_backup: bool) -> Result<(), EngineError> {
-        let _ = confirmed_without_backup;
-        Err(EngineError::NotYet("remove_everything"))
+        self.ask(Order::RemoveEverything { confirmed: confirmed_without_backup }).await
     }
 
     /// The wallet's backup phrase: 12 words, for its owner's eyes.
@@ -236,7 +292,9 @@ impl Engine {
     /// # Errors
     /// No open wallet, or one of before phrases.
     pub async fn show_phrase(&self) -> Result<Zeroizing<Vec<String>>, EngineError> {
-        Err(EngineError::NotYet("show_phrase"))
+        let (words, shown) = oneshot::channel();
+        self.ask(Order::ShowPhrase(words)).await?;
+        shown.await.map_err(|_| GONE)
     }
 
     /// Remembers that the wallet is backed up, when these words stand at these positions (1–12) of its phrase.
@@ -244,8 +302,7 @@ impl Engine {
     /// # Errors
     /// Too few words, or a wrong one.
     pub async fn verify_phrase(&self, answers: Vec<(usize, Zeroizing<String>)>) -> Result<(), EngineError> {
-        drop(answers);
-        Err(EngineError::NotYet("verify_phrase"))
+        self.ask(Order::VerifyPhrase(answers)).await
     }
 
     /// Opens the wallet of a phrase in place of the one that is here, which stays where it is kept.
@@ -253,8 +310,7 @@ impl Engine {
     /// # Errors
     /// No phrase, or a key that cannot be kept.
     pub async fn restore_wallet(&self, phrase: Zeroizing<String>) -> Result<(), EngineError> {
-        drop(phrase);
-        Err(EngineError::NotYet("restore_wallet"))
+        self.ask(Order::Wallet(Errand::Restore(Phrase::parse(&phrase)?))).await
     }
 
     /// Makes a new wallet in place of the one that is here, which stays where it is kept.
@@ -262,7 +318,7 @@ impl Engine {
     /// # Errors
     /// A key that cannot be kept.
     pub async fn new_wallet(&self) -> Result<(), EngineError> {
-        Err(EngineError::NotYet("new_wallet"))
+        self.ask(Order::Wallet(Errand::New)).await
     }
 
     /// Keeps the wallet's key in a file that this password opens, in place of the keyring.
@@ -270,8 +326,7 @@ impl Engine {
     /// # Errors
     /// A password that is too short, or a file that cannot be written.
     pub async fn set_password(&self, password: Zeroizing<String>) -> Result<(), EngineError> {
-        drop(password);
-        Err(EngineError::NotYet("set_password"))
+        self.ask(Order::Wallet(Errand::SetPassword(password))).await
     }
 
     /// Opens the wallet's file with its password.
@@ -279,8 +334,7 @@ impl Engine {
     /// # Errors
     /// Another password, or a damaged file.
     pub async fn unlock(&self, password: Zeroizing<String>) -> Result<(), EngineError> {
-        drop(password);
-        Err(EngineError::NotYet("unlock"))
+        self.ask(Order::Wallet(Errand::Unlock(password))).await
     }
 
     /// Claims to be paid so many nano-KVR of what is pending, all of it when `None`; gives the signed claim's words.
@@ -288,8 +342,16 @@ impl Engine {
     /// # Errors
     /// No wallet or network, an amount that cannot be claimed, or a gateway that refuses.
     pub async fn claim(&self, nano: Option<String>) -> Result<String, EngineError> {
-        let _ = nano;
-        Err(EngineError::NotYet("claim"))
+        let Context { wallet, network, .. } = self.context().await?;
+        let network = network.ok_or(EngineError::NoNetwork)?;
+        let connector =
+            Arc::new(Connector::new(&Outbound { network_ca_pem: network.ca_pem, ..self.outbound.clone() })?);
+        let gateway = |url: &String| Gateway::at(url, Arc::clone(&connector));
+        let gateways = network.gateways.iter().map(gateway).collect::<Result<Vec<_>, _>>().map_err(ClaimError::from)?;
+        let expires_unix_s = self.clock.unix_ms() / 1000 + CLAIM_LASTS_S;
+        let prepared = claim::prepare(&wallet, &gateways, network.operator, nano.as_deref(), expires_unix_s).await?;
+        prepared.hand_in().await?;
+        Ok(prepared.claim.text)
     }
 
     /// The receipts that the worker kept, newest first.
@@ -297,7 +359,8 @@ impl Engine {
     /// # Errors
     /// A directory that cannot be read.
     pub async fn receipts(&self) -> Result<Vec<ReceiptLine>, EngineError> {
-        Err(EngineError::NotYet("receipts"))
+        let Context { wallet, rate, .. } = self.context().await?;
+        receipts::of(self.state_dir.to_path_buf(), wallet.address(), rate).await
     }
 
     /// Ends the worker and then the engine.
@@ -306,54 +369,15 @@ impl Engine {
         let _ = self.ask(Order::Stop).await;
     }
 
+    async fn context(&self) -> Result<Context, EngineError> {
+        let (context, given) = oneshot::channel();
+        self.ask(Order::Context(context)).await?;
+        given.await.map_err(|_| GONE)
+    }
+
     async fn ask(&self, order: Order) -> Result<(), EngineError> {
-        const GONE: EngineError = EngineError::Gone("the engine");
         let (answer, answered) = oneshot::channel();
         self.orders.send((order, answer)).await.map_err(|_| GONE)?;
         answered.await.map_err(|_| GONE)?
-    }
-}
-
-/// The changes of an engine, at most one every [`UPDATE_EVERY`]; what happens in between shows in the next.
-pub struct Updates {
-    status: watch::Receiver<Status>,
-    last: Option<Instant>,
-}
-
-impl Updates {
-    /// The next change; `None` once the engine has stopped.
-    pub async fn next(&mut self) -> Option<Status> {
-        self.status.changed().await.ok()?;
-        if let Some(last) = self.last {
-            tokio::time::sleep_until(last + UPDATE_EVERY).await;
-        }
-        self.last = Some(Instant::now());
-        Some(self.status.borrow_and_update().clone())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_watcher_hears_of_at_most_four_changes_a_second_and_of_the_last_one() {
-        let (board, status) = watch::channel(Status::default());
-        let mut watched = status.clone();
-        watched.mark_changed();
-        let mut updates = Updates { status: watched, last: None };
-        let writer = tokio::spawn(async move {
-            for assignments in 1..=200u64 {
-                board.send_modify(|s| s.assignments = assignments);
-                tokio::time::sleep(Duration::from_millis(3)).await;
-            }
-        });
-        let (start, mut heard, mut last) = (Instant::now(), 0, 0);
-        while let Some(status) = updates.next().await {
-            (heard, last) = (heard + 1, status.assignments);
-        }
-        writer.await.unwrap();
-        assert!(heard <= start.elapsed().as_millis() / UPDATE_EVERY.as_millis() + 1, "{heard}");
-        assert_eq!(last, 200);
     }
 }

@@ -22,7 +22,7 @@ pub enum State {
     Idle,
     /// Holding a slice, or fetching one.
     Working,
-    /// Not contributing.
+    /// Not contributing, or not now.
     #[default]
     Paused,
     /// Something that only a person can mend.
@@ -298,7 +298,8 @@ impl Status {
         {
             return State::Error;
         }
-        match (self.contributing, &self.link, &self.slice) {
+        let works = self.contributing && self.pause.is_none() && self.standing_by.is_none();
+        match (works, &self.link, &self.slice) {
             (false, ..) => State::Paused,
             (true, _, Slice::Held { .. } | Slice::Fetching { .. }) => State::Working,
             (true, Link::Waiting { .. } | Link::NoHardware { .. }, _) => State::Offline,

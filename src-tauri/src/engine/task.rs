@@ -1,40 +1,40 @@
 //! The engine's one task: takes an order or an event, does it, and publishes what came of it.
 
+use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::timeout;
-use tracing::{info, warn};
+use tokio::time::MissedTickBehavior;
+use tracing::info;
 
-use super::account::{Asking, Known};
-use super::status::{DeviceState, Link, Problem, Slice, State, Status, WalletState};
-use super::why::{self, Times};
-use super::{AccountProblem, Asked, EngineConfig, EngineError, Order, PAUSE_MAX};
-use crate::net::dial::Outbound;
+use super::account::Known;
+use super::devices::{Found, Search};
+use super::download::Meter;
+use super::facts::WalletStatus;
+use super::intent::{INTENT, Intent, pause_from};
+use super::purse::Purse;
+use super::settings::{SETTINGS, Settings};
+use super::status::{DeviceState, Status};
+use super::work::Running;
+use super::{Asked, EngineConfig, EngineError, Order};
 use crate::net::tls;
-use crate::shutdown::{self, ShutdownTrigger};
-use crate::wallet::{self, KeyStoreError, Wallet};
 use crate::wire::invite::Invite;
-use crate::worker::{self, CacheConfig, Hardware, WorkerConfig, WorkerError, WorkerStatus, network};
+use crate::worker::courtesy::{self, Duty, Hold, Rules};
+use crate::worker::{self, Budget, Hardware, Occupied, network};
 
-/// The file that remembers which wallet belongs to this installation.
-const WALLET_RECORD: &str = "wallet";
-/// Fetched experts are kept in this directory of the state.
-const EXPERTS_DIR: &str = "experts";
+/// Between two looks at clocks and speeds.
+const TICK: Duration = Duration::from_secs(1);
 
-/// A worker under way.
-struct Running {
-    stop: ShutdownTrigger,
-    task: JoinHandle<Result<(), WorkerError>>,
-    status: watch::Receiver<WorkerStatus>,
-}
+/// Identity of the processor.
+const CPU_ID: &str = "cpu";
 
 /// Asking for the account; aborted when dropped.
-struct Account {
-    known: watch::Receiver<Known>,
-    task: JoinHandle<()>,
+pub(super) struct Account {
+    pub known: watch::Receiver<Known>,
+    pub task: JoinHandle<()>,
 }
 
 impl Drop for Account {
@@ -45,25 +45,40 @@ impl Drop for Account {
 
 /// See the module.
 pub(super) struct Core {
-    config: EngineConfig,
-    board: watch::Sender<Status>,
-    status: Status,
-    opening_wallet: Option<JoinHandle<Result<Wallet, KeyStoreError>>>,
-    finding_hardware: Option<JoinHandle<Result<watch::Receiver<Hardware>, String>>>,
-    wallet: Option<Arc<Wallet>>,
-    hardware: Option<watch::Receiver<Hardware>>,
-    network: Option<Invite>,
+    pub config: EngineConfig,
+    pub board: watch::Sender<Status>,
+    pub status: Status,
+    pub purse: Purse,
+    /// Who waits for the wallet's errand.
+    pub sent: Option<oneshot::Sender<Result<(), EngineError>>>,
+    finding: Option<JoinHandle<Search>>,
+    pub found: Vec<Found>,
+    pub hardware: Option<watch::Receiver<Hardware>>,
+    pub network: Option<Invite>,
     /// An invitation that waits, and its code.
     offer: Option<(Invite, String)>,
-    running: Option<Running>,
-    account: Option<Account>,
-    working: watch::Sender<bool>,
+    pub running: Option<Running>,
+    pub account: Option<Account>,
+    pub working: watch::Sender<bool>,
     /// Answers so far, and when the last of them was seen, in milliseconds since 1970.
-    answered: (u64, Option<u64>),
+    pub answered: (u64, Option<u64>),
+    pub intent: Intent,
+    /// When the present pause began, by the monotonic clock.
+    pub paused_at: Option<Duration>,
+    pub settings: Settings,
+    pub rules: watch::Sender<Rules>,
+    pub hold: watch::Receiver<Option<Hold>>,
+    pub budget: (watch::Sender<Option<u64>>, Budget),
+    pub duty: Duty,
+    pub meter: Meter,
+    /// Free bytes of the disk with the slices, as of the last tick.
+    pub free_disk_bytes: u64,
+    /// This program works in the state directory alone, or does nothing.
+    pub alone: Option<Occupied>,
 }
 
 /// What a task gives, if there is one; its place is empty then.
-async fn end_of<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
+pub(super) async fn end_of<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
     let Some(running) = task else { return std::future::pending().await };
     let ended = running.await;
     *task = None;
@@ -80,28 +95,34 @@ async fn change_of<T>(watched: Option<&mut watch::Receiver<T>>) {
     std::future::pending().await
 }
 
-type Ended = Result<Result<(), WorkerError>, JoinError>;
-
-/// A change of the worker's status, or how the worker ended; for ever nothing without a worker.
-async fn event_of(running: Option<&mut Running>) -> Option<Ended> {
-    let Some(running) = running else { return std::future::pending().await };
-    tokio::select! {
-        biased;
-        ended = &mut running.task => Some(ended),
-        Ok(()) = running.status.changed() => None,
+/// Answers an order; a refusal is in the log too.
+pub(super) fn tell(answer: oneshot::Sender<Result<(), EngineError>>, done: Result<(), EngineError>) {
+    if let Err(error) = &done {
+        info!(code = error.code(), %error, "refused");
     }
+    // Whoever asked may be gone.
+    let _ = answer.send(done);
 }
 
 impl Core {
-    pub fn new(mut config: EngineConfig, board: watch::Sender<Status>) -> Self {
-        let hardware = std::mem::replace(&mut config.hardware, Box::pin(std::future::pending()));
+    pub fn new(config: EngineConfig, board: watch::Sender<Status>) -> Self {
+        let dir = &config.state_dir;
+        let (alone, taken) = match worker::occupy(dir) {
+            Ok(alone) => (Some(alone), None),
+            Err(error) => (None, Some(EngineError::StateDir(error))),
+        };
+        let (settings, damaged) = SETTINGS.read::<Settings>(dir);
+        let (intent, forgotten) = INTENT.read::<Intent>(dir);
+        let purse = Purse::new(Arc::clone(&config.store), dir.clone());
+        let (rules, wished) = watch::channel(settings.rules());
+        let (hold, _) = courtesy::watch(wished, config.sources.clone(), Arc::clone(&config.clock), config.look_every);
         let mut core = Self {
-            config,
             board,
             status: Status::default(),
-            opening_wallet: None,
-            finding_hardware: Some(tokio::spawn(hardware)),
-            wallet: None,
+            purse,
+            sent: None,
+            finding: None,
+            found: Vec::new(),
             hardware: None,
             network: None,
             offer: None,
@@ -109,8 +130,26 @@ impl Core {
             account: None,
             working: watch::Sender::new(false),
             answered: (0, None),
+            paused_at: None,
+            rules,
+            hold,
+            budget: Budget::changeable(None),
+            duty: Duty::default(),
+            meter: Meter::default(),
+            free_disk_bytes: 0,
+            intent,
+            settings,
+            alone,
+            config,
         };
-        core.open_wallet();
+        let problem = taken.or(damaged.or(forgotten).map(EngineError::from));
+        core.status.state_problem = problem.map(|error| (&error).into());
+        core.apply_settings();
+        core.look_at_pause();
+        core.find_hardware();
+        if core.alone.is_some() {
+            core.open_wallet();
+        }
         match network::join(&core.config.state_dir, None, &[], core.now_unix_s()) {
             Ok(invite) => core.belong_to(invite),
             Err(error) => core.status.network_problem = Some((&EngineError::from(error)).into()),
@@ -120,35 +159,56 @@ impl Core {
     }
 
     pub async fn run(mut self, mut orders: mpsc::Receiver<Asked>) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut sleep = self.sleep();
         loop {
             tokio::select! {
                 asked = orders.recv() => {
                     let Some((order, answer)) = asked else { break };
-                    if matches!(order, Order::Stop) {
-                        self.pause().await;
-                        // Whoever asked may be gone.
-                        let _ = answer.send(Ok(()));
-                        return;
-                    }
-                    let done = self.obey(order).await;
-                    if let Err(error) = &done {
-                        info!(code = error.code(), %error, "refused");
-                    }
+                    let done = match order {
+                        Order::Stop => {
+                            self.rest().await;
+                            // Whoever asked may be gone.
+                            let _ = answer.send(Ok(()));
+                            return;
+                        }
+                        Order::Wallet(errand) => match self.send_to_wallet(errand) {
+                            // Answered when it is over.
+                            Ok(()) => {
+                                self.sent = Some(answer);
+                                continue;
+                            }
+                            Err(error) => Err(error),
+                        },
+                        order => self.obey(order).await,
+                    };
+                    self.reconcile().await;
                     self.publish();
-                    let _ = answer.send(done);
+                    tell(answer, done);
                 }
-                opened = end_of(&mut self.opening_wallet) => self.wallet_opened(opened),
-                found = end_of(&mut self.finding_hardware) => self.hardware_found(found),
+                returned = self.purse.returned() => self.wallet_returned(returned).await,
+                found = end_of(&mut self.finding) => self.hardware_found(found),
                 () = change_of(self.hardware.as_mut()) => self.show_hardware(),
-                event = event_of(self.running.as_mut()) => if let Some(ended) = event { self.worker_ended(ended) },
+                () = change_of(Some(&mut self.hold)) => {}
+                event = super::work::event_of(self.running.as_mut()) => {
+                    if let Some(ended) = event { self.worker_ended(ended).await }
+                }
                 () = change_of(self.account.as_mut().map(|account| &mut account.known)) => {}
+                _ = tick.tick() => self.look_at_clocks(),
+                () = &mut sleep => {
+                    sleep = self.sleep();
+                    self.woke();
+                }
             }
+            self.reconcile().await;
             self.publish();
         }
-        self.pause().await;
+        self.rest().await;
     }
 
     async fn obey(&mut self, order: Order) -> Result<(), EngineError> {
+        self.check_alone()?;
         match order {
             Order::Offer(code) => {
                 // The build's own network is left by joining another; one that was joined is left first.
@@ -167,69 +227,145 @@ impl Core {
                 let (invite, code) = self.offer.take().ok_or(EngineError::NoOffer)?;
                 let invite = invite.accept(&[], self.now_unix_s())?;
                 network::keep(&self.config.state_dir, &code)?;
-                let contributing = self.running.is_some();
-                self.pause().await;
+                self.rest().await;
                 self.belong_to(Some(invite));
-                if contributing {
-                    self.contribute()?;
-                }
             }
             Order::Decline => self.offer = None,
             Order::Leave => {
-                self.pause().await;
+                self.intend(|intent| intent.contributing = false)?;
+                self.rest().await;
                 network::leave(&self.config.state_dir)?;
                 self.belong_to(None);
                 // The build's own network, if it has one, is what remains.
                 let rest = network::join(&self.config.state_dir, None, &[], self.now_unix_s())?;
                 self.belong_to(rest);
             }
-            Order::Contribute(true) => self.contribute()?,
-            Order::Contribute(false) => self.pause().await,
+            Order::Contribute(true) => {
+                self.can_contribute()?;
+                self.status.worker_problem = None;
+                self.intend(|intent| (intent.contributing, intent.pause) = (true, None))?;
+            }
+            Order::Contribute(false) => {
+                // First the work, whatever the disk says.
+                self.rest().await;
+                self.intend(|intent| (intent.contributing, intent.pause) = (false, None))?;
+            }
+            Order::Pause(kind) => {
+                self.rest().await;
+                let pause = pause_from(kind, self.now_unix_s());
+                self.paused_at = Some(self.config.clock.mono());
+                self.intend(|intent| intent.pause = intent.contributing.then_some(pause))?;
+            }
+            Order::SwitchDevice(id, on) => {
+                if !self.found.iter().any(|found| found.id == id) {
+                    return Err(EngineError::NoSuchDevice(id));
+                }
+                let is_used = self.status.devices.iter().any(|device| device.id == id && device.used);
+                self.intend(|intent| {
+                    let _ = if on { intent.off.remove(&id) } else { intent.off.insert(id) };
+                })?;
+                if is_used && !on {
+                    self.rest().await;
+                    self.hardware = None;
+                    self.status.device = DeviceState::Opening;
+                }
+                self.find_hardware();
+            }
+            Order::SaveSettings(settings) => self.save_settings(*settings).await?,
+            Order::ConfirmDownload(yes) => {
+                let running = self.running.as_ref().filter(|_| self.status.confirm_download.is_some());
+                let running = running.ok_or(EngineError::NothingAsked)?;
+                if yes {
+                    // The worker may just have ended.
+                    let _ = running.agreed.send(true);
+                    self.intend(|intent| intent.download_agreed = true)?;
+                } else {
+                    self.rest().await;
+                    self.intend(|intent| intent.contributing = false)?;
+                }
+            }
+            Order::DeleteSlices => {
+                self.rest().await;
+                self.intend(|intent| (intent.contributing, intent.download_agreed) = (false, false))?;
+                super::remove::slices(self.config.state_dir.clone()).await?;
+            }
+            Order::RemoveEverything { confirmed } => {
+                if !confirmed && !self.purse.is_safe() {
+                    return Err(EngineError::NotBackedUp);
+                }
+                self.rest().await;
+                self.belong_to(None);
+                self.purse.remove_key().await?;
+                super::remove::everything(self.config.state_dir.clone()).await?;
+                (self.intent, self.settings) = (Intent::default(), Settings::default());
+                self.status.wallet = WalletStatus::default();
+            }
             Order::OpenWallet => self.open_wallet(),
-            Order::Stop => {}
+            Order::ShowPhrase(words) => {
+                // Nobody may be waiting any more.
+                let _ = words.send(self.purse.phrase()?.words());
+            }
+            Order::VerifyPhrase(answers) => {
+                self.purse.verify(&answers)?;
+                self.status.wallet = self.purse.status();
+            }
+            Order::Context(asked) => {
+                let wallet = Arc::clone(self.purse.wallet().ok_or(EngineError::NoWallet)?);
+                let network = self.effective_network();
+                let rate = self.account.as_ref().and_then(|account| account.known.borrow().rate);
+                let _ = asked.send(super::Context { wallet, network, rate });
+            }
+            Order::Wallet(_) | Order::Stop => {}
         }
         Ok(())
     }
 
-    fn open_wallet(&mut self) {
-        if self.wallet.is_some() || self.opening_wallet.is_some() {
-            return;
+    /// Nothing is done in a state directory that another program works in.
+    pub fn check_alone(&self) -> Result<(), EngineError> {
+        self.alone.as_ref().map(drop).ok_or(EngineError::NotAlone)
+    }
+
+    fn find_hardware(&mut self) {
+        let off: BTreeSet<String> = self.intent.off.clone();
+        if let Some(before) = self.finding.replace(tokio::spawn((self.config.hardware)(off))) {
+            before.abort();
         }
-        let (store, record) = (Arc::clone(&self.config.store), self.config.state_dir.join(WALLET_RECORD));
-        self.status.wallet.state = WalletState::Opening;
-        self.opening_wallet = Some(tokio::task::spawn_blocking(move || wallet::open(&*store, &record)));
     }
 
-    fn wallet_opened(&mut self, opened: Result<Result<Wallet, KeyStoreError>, JoinError>) {
-        let error = match opened {
-            Ok(Ok(wallet)) => {
-                self.status.wallet.state = WalletState::Ready { address: wallet.address().to_string() };
-                self.wallet = Some(Arc::new(wallet));
-                self.ask_for_account();
-                return;
-            }
-            Ok(Err(error)) => EngineError::Wallet(error),
-            Err(_) => EngineError::Gone("the wallet's thread"),
-        };
-        warn!(code = error.code(), %error, "no wallet");
-        let problem = Problem::from(&error);
-        self.status.wallet.state = match error {
-            EngineError::Wallet(KeyStoreError::Missing { address, .. }) => {
-                WalletState::KeyMissing { address: address.to_string(), problem }
-            }
-            _ => WalletState::Failed { problem },
-        };
+    /// Completes once the machine has slept.
+    fn sleep(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let clock = Arc::clone(&self.config.clock);
+        Box::pin(async move { worker::slept(&*clock, TICK).await })
     }
 
-    fn hardware_found(&mut self, found: Result<Result<watch::Receiver<Hardware>, String>, JoinError>) {
-        let reason = match found {
-            Ok(Ok(hardware)) => {
-                self.hardware = Some(hardware);
-                return self.show_hardware();
+    /// The machine slept: a card that was not there before may be there now.
+    fn woke(&mut self) {
+        let has_card = |hardware: &watch::Receiver<Hardware>| hardware.borrow().kernel.identity() != CPU_ID;
+        if !self.hardware.as_ref().is_some_and(has_card) {
+            self.find_hardware();
+        }
+    }
+
+    fn hardware_found(&mut self, searched: Result<Search, JoinError>) {
+        let reason = match searched {
+            Ok(Search { found, best }) => {
+                self.found = found;
+                match best {
+                    Ok(hardware) => {
+                        // The same is not opened twice.
+                        let id = |hardware: &watch::Receiver<Hardware>| hardware.borrow().kernel.identity();
+                        if self.hardware.as_ref().map(id) != Some(id(&hardware)) {
+                            self.hardware = Some(hardware);
+                        }
+                        return self.show_hardware();
+                    }
+                    Err(reason) => reason,
+                }
             }
-            Ok(Err(reason)) => reason,
+            Err(error) if error.is_cancelled() => return,
             Err(_) => "the driver took its thread with it".to_owned(),
         };
+        self.hardware = None;
         self.status.device = DeviceState::Failed { problem: (&EngineError::Device(reason)).into() };
     }
 
@@ -237,6 +373,9 @@ impl Core {
         let Some(newest) = &mut self.hardware else { return };
         let hardware = newest.borrow_and_update();
         self.status.device = DeviceState::Ready { name: hardware.kernel.device(), why: hardware.why.clone() };
+        if let Some(running) = &self.running {
+            running.use_hardware(&hardware);
+        }
     }
 
     /// Works for this network from now on; the worker, if any, was stopped before.
@@ -246,99 +385,11 @@ impl Core {
         self.ask_for_account();
     }
 
-    /// Asks the present network for the present wallet's account, anew.
-    fn ask_for_account(&mut self) {
-        self.account = None;
-        let (Some(invite), Some(wallet)) = (&self.network, &self.wallet) else { return };
-        let clock = Arc::clone(&self.config.clock);
-        match Asking::new(invite, wallet.address(), clock, self.config.outbound.clone()) {
-            Ok(asking) => {
-                let (sender, known) = watch::channel(Known::default());
-                let working = self.working.subscribe();
-                let task = tokio::spawn(asking.run(sender, working, self.config.intervals));
-                self.account = Some(Account { known, task });
-            }
-            Err(error) => self.status.network_problem = Some((&EngineError::from(error)).into()),
-        }
+    pub fn offered(&self) -> Option<&Invite> {
+        self.offer.as_ref().map(|(invite, _)| invite)
     }
 
-    fn contribute(&mut self) -> Result<(), EngineError> {
-        if self.running.is_some() {
-            return Ok(());
-        }
-        let invite = self.network.clone().ok_or(EngineError::NoNetwork)?;
-        let wallet = Arc::clone(self.wallet.as_ref().ok_or(EngineError::NoWallet)?);
-        let hardware = self.hardware.clone().ok_or(EngineError::NoDevice)?;
-        let outbound = Outbound { network_ca_pem: invite.ca_pem.clone(), ..self.config.outbound.clone() };
-        let config = WorkerConfig {
-            outbound,
-            clock: Arc::clone(&self.config.clock),
-            cache: Some(CacheConfig::new(self.config.state_dir.join(EXPERTS_DIR), None)),
-            ..WorkerConfig::invited(invite, self.config.state_dir.clone(), self.config.memory_bytes)
-        };
-        let (sender, status) = watch::channel(WorkerStatus::default());
-        let (stop, shutdown) = shutdown::channel();
-        let task = tokio::spawn(worker::run(config, wallet, hardware, sender, shutdown));
-        self.status.worker_problem = None;
-        self.running = Some(Running { stop, task, status });
-        Ok(())
-    }
-
-    /// Ends the worker, if there is one. The status says so before it is over.
-    async fn pause(&mut self) {
-        self.status.worker_problem = None;
-        let Some(mut running) = self.running.take() else { return };
-        self.publish();
-        running.stop.fire();
-        if timeout(PAUSE_MAX, &mut running.task).await.is_err() {
-            warn!("the worker did not stop in {PAUSE_MAX:?}");
-            running.task.abort();
-        }
-    }
-
-    fn worker_ended(&mut self, ended: Ended) {
-        self.running = None;
-        let error = match ended {
-            // It was not told to.
-            Ok(Ok(())) | Err(_) => EngineError::Gone("the worker"),
-            Ok(Err(error)) => error.into(),
-        };
-        warn!(%error, "the worker ended");
-        self.status.worker_problem = Some((&error).into());
-    }
-
-    fn publish(&mut self) {
-        let status = &mut self.status;
-        status.contributing = self.running.is_some();
-        status.network = self.network.as_ref().map(Into::into);
-        status.offer = self.offer.as_ref().map(|(invite, _)| invite.into());
-        match &mut self.running {
-            Some(running) => status.see(&running.status.borrow_and_update()),
-            None => (status.link, status.slice) = (Link::Off, Slice::Nothing),
-        }
-        let known = self.account.as_mut().map(|account| account.known.borrow_and_update().clone());
-        let Known { account, error } = known.unwrap_or_default();
-        status.account = account;
-        status.account_problem = error.map(|error| (&EngineError::from(AccountProblem::from(error))).into());
-        status.state = status.summed_up();
-        status.legs = status.legs_now();
-        let now = self.config.clock.unix_ms();
-        if self.answered.0 != status.assignments {
-            self.answered = (status.assignments, (status.assignments > self.answered.0).then_some(now));
-        }
-        status.why_not_earning = why::why(status, Times { now, answered: self.answered.1 });
-        let working = status.state == State::Working;
-        self.working.send_if_modified(|before| std::mem::replace(before, working) != working);
-        self.board.send_if_modified(|shown| {
-            let is_new = *shown != *status;
-            if is_new {
-                shown.clone_from(status);
-            }
-            is_new
-        });
-    }
-
-    fn now_unix_s(&self) -> u64 {
+    pub fn now_unix_s(&self) -> u64 {
         Duration::from_millis(self.config.clock.unix_ms()).as_secs()
     }
 }

@@ -47,6 +47,8 @@ fn the_windows_types_are_written_from_these() {
     ];
     let head = "// Written from src-tauri/src/engine/ by its test; KVASIR_WRITE_TYPES=1 writes it anew.\n";
     let types: String = types.iter().map(|decl| format!("\nexport {decl}\n")).collect();
+    // A line for a word of explanation, not three.
+    let types = types.replace("\n/**\n * ", "\n/** ").replace("\n */\n", " */ ");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ui/src/ipc.ts");
     let text = format!("{head}{types}");
     if std::env::var_os("KVASIR_WRITE_TYPES").is_some() {

@@ -8,28 +8,31 @@ use std::collections::BTreeMap;
 use super::facts::{Why, WhyCode};
 use super::status::{DeviceState, Link, Slice, Status, WalletState};
 use crate::wire::control::UPDATE_REQUIRED;
+use crate::worker::Trouble;
 
 /// An answer or a credit that is older says nothing about now.
 pub(super) const RECENT_MS: u64 = 60_000;
 
-/// Times that the status does not show, in milliseconds since 1970.
+/// What the status does not show; times in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Times {
+pub(super) struct Beside {
     pub now: u64,
     /// When the worker last answered anything.
     pub answered: Option<u64>,
+    /// Where the way to the hub fails.
+    pub trouble: Option<Trouble>,
 }
 
 /// The one reason.
-pub(super) fn why(status: &Status, times: Times) -> Why {
-    let (code, args) = reason(status, times);
+pub(super) fn why(status: &Status, beside: Beside) -> Why {
+    let (code, args) = reason(status, beside);
     let args = args.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>();
     Why { code, args }
 }
 
 type Reason = (WhyCode, Vec<(&'static str, String)>);
 
-fn reason(status: &Status, times: Times) -> Reason {
+fn reason(status: &Status, beside: Beside) -> Reason {
     let plain = |code| (code, Vec::new());
     match &status.wallet.state {
         WalletState::Ready { .. } => {}
@@ -72,7 +75,10 @@ fn reason(status: &Status, times: Times) -> Reason {
         Link::NoHardware { reason } => {
             return (WhyCode::NoDevice, vec![("code", "lost".to_owned()), ("reason", reason.clone())]);
         }
-        Link::Waiting { reason, .. } => return (WhyCode::Offline, vec![("reason", reason.clone())]),
+        Link::Waiting { reason, .. } => {
+            let trouble = beside.trouble.map(|trouble| ("code", trouble.code.to_owned()));
+            return (WhyCode::Offline, [("reason", reason.clone())].into_iter().chain(trouble).collect());
+        }
         Link::Off | Link::Starting | Link::Connecting { .. } => return plain(WhyCode::Offline),
     }
     if status.confirm_download.is_some() {
@@ -86,9 +92,9 @@ fn reason(status: &Status, times: Times) -> Reason {
         }
         Slice::Held { .. } => {}
     }
-    let is_recent = |at: u64| at.saturating_add(RECENT_MS) >= times.now;
+    let is_recent = |at: u64| at.saturating_add(RECENT_MS) >= beside.now;
     let credited = status.account.as_ref().and_then(|account| account.last_credit_unix_ms);
-    match (times.answered.filter(|at| is_recent(*at)), credited.filter(|at| is_recent(*at))) {
+    match (beside.answered.filter(|at| is_recent(*at)), credited.filter(|at| is_recent(*at))) {
         (_, Some(_)) => plain(WhyCode::Earning),
         (Some(_), None) => plain(WhyCode::BeingChecked),
         (None, None) => plain(WhyCode::NoWork),
@@ -164,18 +170,19 @@ mod tests {
         for (first, (code, _)) in rows.iter().enumerate() {
             let mut status = well();
             rows[first..].iter().rev().for_each(|(_, change)| change(&mut status));
-            assert_eq!(why(&status, Times { now: NOW, answered: None }).code, *code, "row {first}");
+            assert_eq!(why(&status, Beside { now: NOW, answered: None, trouble: None }).code, *code, "row {first}");
         }
         let mut without = well();
         without.slice = Slice::Nothing;
-        assert_eq!(why(&without, Times { now: NOW, answered: None }).code, WhyCode::NoLease);
+        assert_eq!(why(&without, Beside { now: NOW, answered: None, trouble: None }).code, WhyCode::NoLease);
         let lost = Status { link: Link::NoHardware { reason: "unplugged".into() }, ..well() };
-        assert_eq!(why(&lost, Times::default()).args["reason"], "unplugged");
+        assert_eq!(why(&lost, Beside::default()).args["reason"], "unplugged");
     }
 
     #[test]
     fn answers_without_credit_are_being_checked_and_credit_is_earning() {
-        let at = |answered, account| why(&Status { account, ..well() }, Times { now: NOW, answered }).code;
+        let at =
+            |answered, account| why(&Status { account, ..well() }, Beside { now: NOW, answered, trouble: None }).code;
         assert_eq!(at(None, None), WhyCode::NoWork);
         assert_eq!(at(Some(NOW - 1000), None), WhyCode::BeingChecked);
         assert_eq!(at(Some(NOW - 1000), credited(NOW - 2 * RECENT_MS)), WhyCode::BeingChecked);
@@ -186,6 +193,6 @@ mod tests {
 
     #[test]
     fn a_status_that_says_nothing_has_a_reason_too() {
-        assert_eq!(why(&Status::default(), Times::default()).args["code"], "opening");
+        assert_eq!(why(&Status::default(), Beside::default()).args["code"], "opening");
     }
 }

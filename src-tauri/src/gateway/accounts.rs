@@ -51,6 +51,13 @@ struct HubStatus {
     backbone_reachable: Option<bool>,
     backbone_error: Option<String>,
     outcomes: Outcomes,
+    vitals: Option<HubVitals>,
+}
+
+/// Of a hub's vitals, what its gateways compare with their own.
+#[derive(Debug, Deserialize)]
+struct HubVitals {
+    unix_ms: u64,
 }
 
 /// What became of a hub's sessions: how often they ended by each code.
@@ -196,7 +203,10 @@ impl Accounts {
             tracing::debug!(%error, "a hub does not tell its status");
             HubStatus::default()
         });
+        let now = self.clock.unix_ms();
+        let ahead = said.vitals.and_then(|theirs| theirs.unix_ms.checked_signed_diff(now));
         leg.tell(|leg| {
+            leg.clock_ahead_ms = ahead;
             (leg.sessions, leg.draining) = (said.sessions, said.draining);
             leg.cuts = said.sessions.map(|_| said.outcomes.cuts());
             (leg.backbone_reachable, leg.backbone_error) = (said.backbone_reachable, said.backbone_error);

@@ -25,11 +25,13 @@ use super::events::events;
 use super::metrics::{Metrics, Status};
 use super::receipts;
 use super::reply::Refusal;
+use super::speed::{self, Transfers};
 use super::subscriptions::Subscriptions;
 use crate::ledger::{ClaimTerms, Ledger, LedgerError, Transfer, WalletStatement};
 use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
 use crate::wire::RECEIPTS_PATH;
+use crate::wire::speed::{SPEED_BYTES_MAX, SPEED_PATH};
 
 /// base58 of 32 bytes.
 const ADDRESS_CHARS: std::ops::RangeInclusive<usize> = 32..=44;
@@ -53,6 +55,8 @@ pub struct Api {
     pub config: Arc<GatewayConfig>,
     /// Ends them.
     pub shutdown: Shutdown,
+    /// Who measured their line lately.
+    pub transfers: Transfers,
     /// What claims are taken, if any are.
     pub claims: Option<ClaimTerms>,
 }
@@ -123,6 +127,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/v1/wallets/{address}/claim", get(claims::claimable))
         .route("/v1/claims", post(claims::take))
         .route(RECEIPTS_PATH, post(receipts::take))
+        .route(SPEED_PATH, get(speed::down).post(speed::up).layer(DefaultBodyLimit::max(SPEED_BYTES_MAX)))
         .route("/status", get(status))
         .route("/healthz", get(healthz))
         .fallback(no_such_path)

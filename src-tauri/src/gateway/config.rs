@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,6 +136,8 @@ pub struct GatewayConfig {
     pub hub_peer: PeerSecurity,
     /// Names a worker may have dialled, without port; empty = any.
     pub public_hosts: Vec<String>,
+    /// Where the accounts are kept, if on this machine: its disk is watched.
+    pub kept_in: Option<PathBuf>,
     /// Price of work.
     pub rate: Rate,
     /// What claims are taken; none without an operator that they are addressed to.
@@ -157,6 +160,7 @@ impl GatewayConfig {
             hubs,
             hub_peer: PeerSecurity::Loopback,
             public_hosts: Vec::new(),
+            kept_in: None,
             rate: Rate::default(),
             claims: None,
             poll_interval: Duration::from_secs(1),

@@ -1,5 +1,6 @@
 //! Counters of a running gateway, what `/status` tells, and the page of `/metrics`. Never money: that is the ledger's.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,7 +8,9 @@ use serde::Serialize;
 
 use super::legs::Legs;
 use super::permits::Limit;
-use crate::telemetry::MetricsPage;
+use crate::clock::{Clock, SystemClock};
+use crate::net::certificate::CertificateFiles;
+use crate::telemetry::{MetricsPage, Vitals};
 use crate::types::PublicKey;
 
 /// A monotone counter, or a gauge when its owner also takes away.
@@ -65,6 +68,9 @@ pub struct HubLeg {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backbone_error: Option<String>,
+    /// How far its clock is ahead of ours, as far as it said: exact to the time of an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_ahead_ms: Option<i64>,
     /// When a poll last succeeded; 0 = never.
     pub last_poll_unix_ms: u64,
     /// Meter rows refused since the start: each is an alarm.
@@ -74,7 +80,7 @@ pub struct HubLeg {
 impl HubLeg {
     /// Without what only the operator should read.
     fn for_the_public(self) -> Self {
-        Self { address: None, error: None, backbone_error: None, ..self }
+        Self { address: None, error: None, backbone_error: None, clock_ahead_ms: None, ..self }
     }
 }
 
@@ -103,6 +109,15 @@ pub struct Status {
     pub refused_by_hub: u64,
     /// Subscriptions to wallets that are open.
     pub subscriptions_open: u64,
+    /// Who issued the certificate that is shown now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_issuer: Option<String>,
+    /// When it ends, seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_ends_unix_s: Option<i64>,
+    /// What this process runs out of, for the operator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vitals: Option<Vitals>,
 }
 
 /// Shared by the tasks of one gateway.
@@ -136,6 +151,12 @@ pub struct Metrics {
     pub certificates_taken: Counter,
     /// Changed certificate files that could not be used.
     pub certificates_kept: Counter,
+    /// What is shown, if it came from files.
+    pub certificate: Option<Arc<CertificateFiles>>,
+    /// Where the accounts are kept, if on this machine.
+    pub kept_in: Option<PathBuf>,
+    /// The time.
+    pub clock: SystemClock,
 }
 
 impl Metrics {
@@ -155,6 +176,7 @@ impl Metrics {
     /// A picture of now, for the operator.
     #[must_use]
     pub fn status(&self) -> Status {
+        let certificate = self.certificate.as_ref().and_then(|files| files.about());
         Status {
             version: env!("CARGO_PKG_VERSION"),
             draining: self.draining.load(Ordering::Relaxed),
@@ -167,6 +189,9 @@ impl Metrics {
             refused_heads: self.refused_heads.get(),
             refused_by_hub: self.refused_by_hub.get(),
             subscriptions_open: self.subscriptions_open.get(),
+            certificate_ends_unix_s: certificate.as_ref().map(|about| about.ends_unix_s),
+            certificate_issuer: certificate.map(|about| about.issuer),
+            vitals: Some(Vitals::now(self.clock.unix_ms(), self.kept_in.as_deref())),
         }
     }
 
@@ -174,7 +199,7 @@ impl Metrics {
     #[must_use]
     pub fn public_status(&self) -> Status {
         let status = self.status();
-        Status { hubs: status.hubs.into_iter().map(HubLeg::for_the_public).collect(), ..status }
+        Status { hubs: status.hubs.into_iter().map(HubLeg::for_the_public).collect(), vitals: None, ..status }
     }
 
     /// The page of `/metrics`. README documents every name.
@@ -203,7 +228,14 @@ impl Metrics {
         page.head("kvasir_gateway_certificates_total", "counter", "Changed certificate files, by what became of them.");
         page.line("kvasir_gateway_certificates_total{end=\"taken\"}", self.certificates_taken.get());
         page.line("kvasir_gateway_certificates_total{end=\"kept_old\"}", self.certificates_kept.get());
+        if let Some(ends) = status.certificate_ends_unix_s {
+            let help = "When the certificate that is shown ends.";
+            page.one("kvasir_gateway_certificate_ends_unix_s", "gauge", help, ends);
+        }
         legs(&mut page, &status.hubs);
+        if let Some(vitals) = &status.vitals {
+            vitals.tell(&mut page);
+        }
         page.into_text()
     }
 }

@@ -29,6 +29,7 @@ mod receipts;
 mod rendezvous;
 mod reply;
 mod server;
+mod speed;
 mod splice;
 mod subscriptions;
 mod upgrade;

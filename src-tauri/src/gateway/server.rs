@@ -22,6 +22,7 @@ use super::legs::Legs;
 use super::metrics::Metrics;
 use super::permits::{Permit, Permits};
 use super::reply::Refusal;
+use super::speed::Transfers;
 use super::splice::{Ahead, Pool};
 use super::subscriptions::Subscriptions;
 use super::{admin, certificate, drain, rendezvous, upgrade};
@@ -67,7 +68,8 @@ pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledge
     let Listeners { public, admin } = listeners.into();
     let config = Arc::new(config);
     let legs = Arc::new(Legs::new(config.hubs.iter().map(|hub| hub.addr)));
-    let metrics = Arc::new(Metrics::new(Arc::clone(&legs)));
+    let (certificate, kept_in) = (config.certificate.clone(), config.kept_in.clone());
+    let metrics = Arc::new(Metrics { certificate, kept_in, ..Metrics::new(Arc::clone(&legs)) });
     let subscriptions = Subscriptions::new(ledger.clone(), config.limits.subscriptions, Arc::clone(&metrics));
     let subscriptions = Arc::new(subscriptions);
     let accounts = Accounts::new(Arc::clone(&config), ledger.clone(), Arc::clone(&legs), Arc::clone(&subscriptions));
@@ -85,6 +87,7 @@ pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledge
         subscriptions,
         deadlines: config.deadlines,
         shutdown: shutdown.clone(),
+        transfers: Transfers::default(),
         claims: config.claims,
         config: Arc::clone(&config),
     };

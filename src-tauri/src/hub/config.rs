@@ -137,6 +137,8 @@ pub struct HubConfig {
     pub devices_list: PathBuf,
     /// Directory of the admin socket; none without.
     pub admin: Option<PathBuf>,
+    /// Where the meters are kept, if on this machine: its disk is watched.
+    pub kept_in: Option<PathBuf>,
     /// How much.
     pub limits: HubLimits,
     /// How long.
@@ -165,6 +167,7 @@ impl HubConfig {
             members_list,
             devices_list,
             admin: None,
+            kept_in: None,
             limits: HubLimits::default(),
             timing: HubTiming::default(),
             clock: Arc::new(SystemClock::default()),

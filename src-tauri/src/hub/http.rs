@@ -10,6 +10,7 @@ use super::registry::Notice;
 use super::{Counts, Hub, returns};
 use crate::ledger::{METERS_PER_PAGE_MAX, RunId};
 use crate::net::head::{Head, Received};
+use crate::telemetry::Vitals;
 use crate::wire::{LEAVE_PATH, RECEIPTS_PATH};
 
 /// An answer: status and JSON.
@@ -43,6 +44,7 @@ struct Status {
     backbone_reachable: bool,
     /// Why not, if it is not.
     backbone_error: Option<String>,
+    vitals: Vitals,
 }
 
 impl Answer {
@@ -149,6 +151,7 @@ async fn status(hub: &Hub) -> Answer {
         outcomes: hub.outcomes.counts(),
         backbone_reachable: backbone_error.is_none(),
         backbone_error,
+        vitals: Vitals::now(hub.config.clock.unix_ms(), hub.config.kept_in.as_deref()),
     };
     Answer::json(200, &status)
 }

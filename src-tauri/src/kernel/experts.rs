@@ -287,6 +287,12 @@ pub trait ExpertCompute: Send + Sync {
     /// The hardware, for people.
     fn device(&self) -> String;
 
+    /// Which hardware, the same for the same hardware whatever is plugged in beside it: `cpu`, or a card's vendor, device
+    /// and place.
+    fn identity(&self) -> String {
+        "cpu".to_owned()
+    }
+
     /// Brings an expert to where this kernel computes: nothing to do for a CPU, an upload for a GPU, whose memory is
     /// free again when the last holder of the expert lets go. A kernel computes only experts that it has placed.
     ///
@@ -307,6 +313,10 @@ pub trait ExpertCompute: Send + Sync {
     fn depth(&self) -> usize {
         1
     }
+
+    /// Gives the hardware and its memory back at once: what is under way is answered as lost, and so is everything until
+    /// [`recover`](Self::recover). A kernel in host memory has nothing to give back.
+    fn release(&self) {}
 
     /// Opens lost hardware anew, looking for it as long as `patience`; blocks. Experts placed before are gone and must
     /// be placed again. Hardware that is not lost stays as it is.

@@ -10,6 +10,7 @@ use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
+use super::der::{About, about};
 use super::tls::{TlsError, certified_key, read, server_config_showing};
 
 /// A certificate chain and its key, in PEM files.
@@ -67,6 +68,13 @@ impl CertificateFiles {
     /// None that these fixed settings could meet; rustls checks them anyway.
     pub fn server_config(&self) -> Result<Arc<ServerConfig>, TlsError> {
         server_config_showing(Arc::clone(&self.shown) as Arc<dyn ResolvesServerCert>)
+    }
+
+    /// What the certificate that is shown now says of itself.
+    #[must_use]
+    pub fn about(&self) -> Option<About> {
+        let shown = self.shown.0.read().unwrap_or_else(PoisonError::into_inner);
+        about(shown.cert.first()?)
     }
 
     /// Looks at the files again; what new connections see may change. Reads files: not for an async task.

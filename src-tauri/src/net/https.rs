@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::Io;
 use super::dial::{Connector, DIAL_DEADLINE, Destination, DialError, Trip};
 use super::tls::TlsError;
 use crate::wire::agent::AGENT;
@@ -119,6 +120,21 @@ impl Gateway {
     #[must_use]
     pub fn base(&self) -> &str {
         &self.base
+    }
+
+    /// Its host, without port.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// A connection of its own, for a caller that asks and measures by itself.
+    ///
+    /// # Errors
+    /// [`DialError`], within `deadline`.
+    pub async fn open(&self, deadline: Duration) -> Result<Io, DialError> {
+        let to = Destination::new(&self.host, self.port, deadline);
+        self.connector.secure(&to, &mut Trip::default()).await
     }
 
     /// `GET path` for JSON.
@@ -239,6 +255,25 @@ impl Gateway {
     fn answer(&self, got: String) -> HttpsError {
         HttpsError::Answer { gateway: self.base.clone(), got }
     }
+}
+
+/// Asks the gateways in turn until one answers; a refusal is an answer.
+///
+/// # Errors
+/// What the one that answered said, or why the last one did not.
+pub async fn first<'a, T>(
+    gateways: &'a [Gateway],
+    ask: impl AsyncFn(&'a Gateway) -> Result<T, HttpsError>,
+) -> Result<(&'a Gateway, T), HttpsError> {
+    let mut failure = HttpsError::Url("none".to_owned());
+    for gateway in gateways {
+        match ask(gateway).await {
+            Ok(answer) => return Ok((gateway, answer)),
+            Err(error) if error.is_of_the_way() => failure = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failure)
 }
 
 /// Where the gateway that workers dial at `url` answers the public.

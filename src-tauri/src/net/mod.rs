@@ -7,6 +7,7 @@ pub mod backoff;
 pub mod bind;
 pub mod certificate;
 mod der;
+pub mod descriptors;
 pub mod dial;
 pub mod framed;
 pub mod head;

@@ -26,13 +26,10 @@ pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<Exit
     // Fires when the app is over.
     let (_over, until) = shutdown::channel();
     let hardware = Box::new(move |state: &Path| -> FindHardware {
-        let wanted = Wanted { gpu, memory_bytes, cache: Some(state.join("gpu")) };
-        Box::pin(async move {
-            match device::for_worker(device, wanted, all_threads(), &until).await {
-                Ok(Some(hardware)) => Ok(hardware),
-                Ok(None) => Err("the search was ended".to_owned()),
-                Err(error) => Err(error.to_string()),
-            }
+        let wanted = Wanted { gpu, memory_bytes, cache: Some(state.join("gpu")), ..Wanted::default() };
+        Box::new(move |off| {
+            let (wanted, until) = (Wanted { off, ..wanted.clone() }, until.clone());
+            Box::pin(async move { device::search(device, wanted, all_threads(), &until).await })
         })
     });
     let join = open.or_else(|| flags.join.clone());

@@ -3,6 +3,7 @@
 //! **Promises:** a GPU that was asked for is never replaced by the CPU; one GPU is opened once, however many workers
 //! use it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{AnyError, tell};
 use crate::cli::{Device, GpuFlags};
+#[cfg(feature = "desktop")]
+use crate::engine::{DeviceKind, Found, Search};
 use crate::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use crate::shutdown::Shutdown;
 use crate::worker::Hardware;
@@ -35,6 +38,8 @@ pub(super) fn cpu(threads: usize) -> Result<Arc<dyn ExpertCompute>, AnyError> {
 #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "wishes that only a GPU can meet"))]
 pub(super) struct Wanted {
     pub gpu: GpuFlags,
+    /// Identities of GPUs that are switched off.
+    pub off: BTreeSet<String>,
     /// Most bytes of its memory.
     pub memory_bytes: Option<u64>,
     /// Where tuning results are kept.
@@ -45,8 +50,8 @@ impl Wanted {
     #[cfg(feature = "gpu")]
     pub fn options(&self) -> crate::kernel::gpu::GpuOptions {
         let (GpuFlags { name, allow_software }, cache) = (self.gpu.clone(), self.cache.clone());
-        let memory_bytes = self.memory_bytes;
-        crate::kernel::gpu::GpuOptions { adapter: name, allow_software, memory_bytes, cache, ..Default::default() }
+        let (memory_bytes, off) = (self.memory_bytes, self.off.clone());
+        crate::kernel::gpu::GpuOptions { adapter: name, off, allow_software, memory_bytes, cache, ..Default::default() }
     }
 
     /// Opens the GPU, or says why there is none; blocks.
@@ -63,6 +68,31 @@ impl Wanted {
     #[cfg(not(feature = "gpu"))]
     fn open(&self) -> Result<Arc<dyn ExpertCompute>, String> {
         Err("this program was built without its feature gpu".to_owned())
+    }
+
+    /// Every GPU that could be wished for, switched off or not; blocks.
+    #[cfg(all(feature = "desktop", feature = "gpu"))]
+    pub fn gpus(&self) -> Vec<Found> {
+        use crate::kernel::gpu::adapters::{Found as Adapter, survey};
+        use crate::kernel::gpu::choice::PassedOver;
+        let survey = survey(&Self { off: BTreeSet::new(), ..self.clone() }.options());
+        let found = |adapter: &Adapter, unusable: Option<String>| Found {
+            id: adapter.identity.to_string(),
+            name: adapter.info.name.clone(),
+            kind: DeviceKind::Gpu,
+            memory_bytes: adapter.budget.heap_bytes.unwrap_or(0),
+            unusable,
+        };
+        let usable = survey.usable.iter().map(|adapter| found(adapter, None));
+        // The same card through another driver is no other card, and a program on the CPU is none at all.
+        let is_card = |why: &PassedOver| !matches!(why, PassedOver::SameGpu { .. } | PassedOver::Software);
+        let others = survey.passed_over.iter().filter(|(_, why)| is_card(why));
+        usable.chain(others.map(|(adapter, why)| found(adapter, Some(why.to_string())))).collect()
+    }
+
+    #[cfg(all(feature = "desktop", not(feature = "gpu")))]
+    pub fn gpus(&self) -> Vec<Found> {
+        Vec::new()
     }
 
     async fn look(&self) -> Result<Arc<dyn ExpertCompute>, String> {
@@ -156,6 +186,44 @@ pub(super) async fn for_worker(
         });
     }
     Ok(Some(receiver))
+}
+
+/// Id of the processor among devices.
+#[cfg(feature = "desktop")]
+const CPU_ID: &str = "cpu";
+
+/// What the app computes on, and everything that it could: devices in `wanted.off`, and the processor where it is in
+/// there, are left alone.
+#[cfg(feature = "desktop")]
+pub(super) async fn search(device: Device, wanted: Wanted, threads: usize, shutdown: &Shutdown) -> Search {
+    let looking = wanted.clone();
+    let mut found = spawn_blocking(move || looking.gpus()).await.unwrap_or_default();
+    let cpu_name = CpuPath::detect().ok().and_then(|path| CpuKernel::new(path, threads).ok()).map(|cpu| cpu.device());
+    found.push(Found {
+        id: CPU_ID.to_owned(),
+        name: cpu_name.unwrap_or_else(|| CPU_ID.to_owned()),
+        kind: DeviceKind::Cpu,
+        memory_bytes: 0,
+        unusable: None,
+    });
+    let is_off = |id: &str| wanted.off.contains(id);
+    let gpus = || found.iter().filter(|found| found.kind == DeviceKind::Gpu);
+    let (has_gpu, gpu_left) = (gpus().next().is_some(), gpus().any(|gpu| !is_off(&gpu.id)));
+    let device = match (device, is_off(CPU_ID), gpu_left) {
+        (_, true, false) if has_gpu || device == Device::Cpu => {
+            return Search { found, best: Err("every device is switched off: switch one on".to_owned()) };
+        }
+        (Device::Cpu, true, _) | (Device::Auto, true, _) => Device::Gpu,
+        // Every GPU that there is was switched off: nobody waits for one.
+        (Device::Auto, false, false) if has_gpu => Device::Cpu,
+        (device, ..) => device,
+    };
+    let best = match for_worker(device, wanted, threads, shutdown).await {
+        Ok(Some(hardware)) => Ok(hardware),
+        Ok(None) => Err("the search was ended".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    Search { found, best }
 }
 
 fn on_gpu(kernel: Arc<dyn ExpertCompute>, why: &str) -> Result<watch::Receiver<Hardware>, AnyError> {

@@ -7,6 +7,7 @@ mod app;
 mod bench;
 mod commands;
 mod device;
+mod doctor;
 mod hub;
 mod ledger;
 mod lent;
@@ -62,6 +63,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, AnyError> {
         (None, Some(Command::Generate(args))) => commands::generate(args),
         (None, Some(Command::Bench(command))) => bench::bench(command),
         (None, Some(Command::Gpu(args))) => commands::gpu(args),
+        (None, Some(Command::Doctor(args))) => doctor::run(&args),
         (None, Some(Command::Hub(command))) => hub::run(command),
         (None, Some(Command::Model(command))) => model::model(command),
         (None, Some(Command::Keys(command))) => serving::keys(command),

@@ -20,6 +20,7 @@ use crate::ledger::{ClaimTerms, Ledger};
 use crate::model::{Manifest, Reach};
 use crate::net::bind;
 use crate::net::certificate::CertificateFiles;
+use crate::net::descriptors;
 use crate::net::dial::{Outbound, Way};
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::TrialCertificates;
@@ -41,6 +42,9 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 /// # Errors
 /// What keeps the role from starting, or from ending well.
 pub fn run(role: Role, flags: &RoleFlags) -> Result<(), AnyError> {
+    if let Some(files) = descriptors::raise() {
+        tracing::debug!(files.soft, files.hard, "open files");
+    }
     let runtime = super::runtime()?;
     let ended = runtime.block_on(serve(role, flags));
     // What still computes on a thread of its own has nobody left to compute for.
@@ -141,6 +145,7 @@ async fn hub(config: config::Hub, shutdown: Shutdown) -> Result<(), AnyError> {
         admission,
         allowed: config.allowed,
         oldest_worker: config.oldest_worker,
+        kept_in: Some(ledger_dir(&config.ledger, &config.state)),
         admin: Some(config.state),
         ..HubConfig::new(config.backbone.to_string(), config.public_hosts, quarantine_list)
     };
@@ -172,12 +177,13 @@ async fn gateway(config: config::Gateway, shutdown: Shutdown) -> Result<(), AnyE
         say(format_args!("operator's listener on http://{}", admin.local_addr()?))?;
     }
     let limits = config.connections_per_address.map_or_else(Limits::default, |most| Limits::of_address(most.get()));
+    let kept_in = Some(ledger_dir(&config.ledger, &config.state));
     let public_hosts = config.public_hosts;
     let tls = certificate.server_config()?;
     let certificate = Some(certificate);
     let claims = config.claims.map(|(operator, hold)| ClaimTerms { operator, hold });
     let gateway =
-        GatewayConfig { certificate, hub_peer, public_hosts, limits, claims, ..GatewayConfig::new(tls, hubs) };
+        GatewayConfig { certificate, hub_peer, public_hosts, kept_in, limits, claims, ..GatewayConfig::new(tls, hubs) };
     gateway::serve(Listeners { public: listener, admin }, gateway, ledger.clone(), shutdown).await;
     ledger.close().await;
     Ok(())
@@ -212,16 +218,29 @@ fn owner_only(path: &Path, text: &str) -> std::io::Result<()> {
     std::io::Write::write_all(&mut options.open(path)?, text.as_bytes())
 }
 
+/// Where a ledger is kept on this machine; one of a server elsewhere leaves only the state directory to watch.
+fn ledger_dir(ledger: &str, state: &Path) -> PathBuf {
+    let file = ledger.strip_prefix("sqlite:").map(Path::new);
+    let dir = file.and_then(Path::parent).filter(|dir| !dir.as_os_str().is_empty());
+    dir.unwrap_or(state).to_owned()
+}
+
 /// Makes a role's state directory.
 fn make_state(path: &Path) -> Result<(), AnyError> {
     std::fs::create_dir_all(path).map_err(|e| format!("cannot make the state directory {}: {e}", path.display()).into())
 }
 
 async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
+    let _alone = worker::occupy(&config.state)?;
     let network = network_of(&config)?;
     let wallet = super::wallet::open_wallet(&config.state)?;
     say(format_args!("wallet {}", wallet.address()))?;
-    let wanted = Wanted { gpu: config.gpu, memory_bytes: config.memory_bytes, cache: Some(config.state.join("gpu")) };
+    let wanted = Wanted {
+        gpu: config.gpu,
+        memory_bytes: config.memory_bytes,
+        cache: Some(config.state.join("gpu")),
+        ..Wanted::default()
+    };
     let Some(hardware) = device::for_worker(config.device, wanted, all_threads(), &shutdown).await? else {
         return Ok(());
     };

@@ -46,7 +46,8 @@ pub(super) async fn api(
     let listener = bind::listen(*listen).await?;
     let dispatch = Some(dispatch.clone());
     let new_tokens_max = new_tokens_max.map_or(NEW_TOKENS_MAX, NonZeroUsize::get);
-    Ok((listener, ApiConfig { scheduler, keys: Some(keys), tls, dispatch, lent, new_tokens_max }))
+    let kept_in = Some(config.state.clone());
+    Ok((listener, ApiConfig { scheduler, keys: Some(keys), tls, dispatch, kept_in, lent, new_tokens_max }))
 }
 
 /// `kvasir keys …`.

@@ -1,42 +1,81 @@
 //! `kvasir wallet …`: the key that is paid, and what only its holder can ask of a gateway.
 
+use std::io::{BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
-use super::{AnyError, runtime, say};
-use crate::cli::{AtGateway, WalletCommand, WalletState};
+use super::{AnyError, runtime, say, tell};
+use crate::cli::{AtGateway, NewWallet, WalletCommand, WalletState};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, parse_duration};
-use crate::ledger::Claimable;
+use crate::engine::claim;
 use crate::net::dial::{Connector, Outbound};
-use crate::net::https::{Gateway, HttpsError};
+use crate::net::https::{self, Gateway, HttpsError};
 use crate::types::PublicKey;
-use crate::wallet::{self, FileKeyStore, KeyStore, KeyStoreError, Wallet};
+use crate::wallet::{self, BACKED_UP, FileKeyStore, KeyStore, KeyStoreError, Phrase, WALLET_RECORD, Wallet};
 use crate::worker::{self, network};
+
+/// Longest line that is read as a phrase: words have at most eight letters.
+const TYPED_BYTES_MAX: u64 = 1024;
 
 /// `kvasir wallet …`.
 pub fn run(command: WalletCommand) -> Result<ExitCode, AnyError> {
     match command {
-        WalletCommand::Create(WalletState { state }) => {
-            if exists(&state)? {
-                return Err(
-                    format!("expected no wallet in {}, got one: see kvasir wallet show", state.display()).into()
-                );
+        WalletCommand::Create(NewWallet { at: WalletState { state }, switch }) => {
+            if !switch && exists(&state)? {
+                return Err(format!(
+                    "expected no wallet in {}, got one: see kvasir wallet show, or take a new one with --switch",
+                    state.display()
+                )
+                .into());
             }
-            say(open_wallet(&state)?.address())?;
+            let wallet = Wallet::generate().map_err(KeyStoreError::from)?;
+            wallet::switch(&FileKeyStore::new(&state), &wallet_record(&state), &wallet)?;
+            say(wallet.address())?;
+            tell("write down its backup phrase: kvasir wallet phrase")?;
+        }
+        WalletCommand::Phrase(WalletState { state }) => {
+            let phrase = present(&state)?.phrase().ok_or(
+                "the wallet was made before phrases: back up its key file, which ends in .wallet, or make a new wallet with kvasir wallet create --switch",
+            )?;
+            say(Zeroizing::new(phrase.words().join(" ")).as_str())?;
+        }
+        WalletCommand::Restore(NewWallet { at: WalletState { state }, switch }) => {
+            let wallet = Wallet::of_phrase(&typed_phrase()?);
+            let address = wallet.address();
+            let store = FileKeyStore::new(&state);
+            let known = wallet::recorded(&wallet_record(&state))?;
+            if let Some(other) = known.filter(|known| !switch && *known != address) {
+                return Err(format!("expected the phrase of wallet {other}, got that of {address}: to take it in place of the other, use --switch").into());
+            }
+            wallet::switch(&store, &wallet_record(&state), &wallet)?;
+            wallet::mark_backed_up(&state.join(BACKED_UP), &address)?;
+            say(address)?;
         }
         WalletCommand::Show(WalletState { state }) => say(present(&state)?.address())?,
         WalletCommand::Claim { at, expires } => {
             let lasts = parse_duration("--expires", &expires)?;
             let expires_unix_s = SystemClock::default().unix_ms() / 1000 + lasts.as_secs();
-            return runtime()?.block_on(claim(&at, expires_unix_s));
+            return runtime()?.block_on(claim_all(&at, expires_unix_s));
         }
         WalletCommand::Receipts(at) => return runtime()?.block_on(receipts(&at)),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A backup phrase from standard input: a line of a terminal, or all of a pipe that is no longer than a phrase.
+fn typed_phrase() -> Result<Phrase, AnyError> {
+    let mut text = Zeroizing::new(String::with_capacity(TYPED_BYTES_MAX as usize));
+    let input = std::io::stdin().lock();
+    if input.is_terminal() {
+        tell("type the 12 words of the backup phrase, then Enter:")?;
+    }
+    input.take(TYPED_BYTES_MAX).read_line(&mut text)?;
+    Ok(Phrase::parse(&text)?)
 }
 
 /// The wallet of a worker's state directory; a first one is made, a lost one is an error.
@@ -52,32 +91,23 @@ fn present(state: &Path) -> Result<Wallet, AnyError> {
     Ok(open_wallet(state)?)
 }
 
-fn exists(state: &Path) -> Result<bool, KeyStoreError> {
+/// Whether there is, or once was, a wallet in a state directory.
+pub(super) fn exists(state: &Path) -> Result<bool, KeyStoreError> {
     Ok(wallet_record(state).exists() || !FileKeyStore::new(state).list()?.is_empty())
 }
 
 /// The file that remembers which wallet belongs to this worker.
 fn wallet_record(state: &Path) -> PathBuf {
-    state.join("wallet")
+    state.join(WALLET_RECORD)
 }
 
 /// Signs a claim of all that may be claimed, shows its words, and hands it in.
-async fn claim(at: &AtGateway, expires_unix_s: u64) -> Result<ExitCode, AnyError> {
+async fn claim_all(at: &AtGateway, expires_unix_s: u64) -> Result<ExitCode, AnyError> {
     let wallet = present(&at.wallet.state)?;
     let (gateways, operator) = gateways(at)?;
-    let path = format!("/v1/wallets/{}/claim", wallet.address());
-    let (gateway, claimable) = first(&gateways, async |gateway| gateway.get::<Claimable>(&path).await).await?;
-    if claimable.operator != operator {
-        // A gateway must not choose for whom a wallet signs.
-        return Err(format!("expected a gateway of operator {operator}, got one of {}", claimable.operator).into());
-    }
-    if claimable.lifetime_nano_kvr <= claimable.settled_nano_kvr {
-        let settled = claimable.settled_nano_kvr.0;
-        return Err(format!("nothing to claim yet: {settled} nano-KVR were paid, newer credit must wait").into());
-    }
-    let claim = wallet.claim(operator, claimable.lifetime_nano_kvr, claimable.sequence, expires_unix_s);
-    say(&claim.text)?;
-    gateway.post::<Value>("/v1/claims", &claim).await?;
+    let prepared = claim::prepare(&wallet, &gateways, operator, None, expires_unix_s).await?;
+    say(&prepared.claim.text)?;
+    prepared.hand_in().await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -87,10 +117,11 @@ async fn receipts(at: &AtGateway) -> Result<ExitCode, AnyError> {
     let (gateways, _) = gateways(at)?;
     let (kept, others) = worker::kept_receipts(&at.wallet.state)?;
     let (mut raised, mut known, mut refused) = (0, 0, Vec::new());
-    for receipt in kept.into_iter().filter(|kept| kept.receipt.wallet == wallet.address()) {
+    let kept = kept.into_iter().map(|on_disk| on_disk.kept);
+    for receipt in kept.filter(|kept| kept.receipt.wallet == wallet.address()) {
         let session = receipt.receipt.session_id;
         let returned = wallet.return_receipt(receipt);
-        match first(&gateways, async |gateway| gateway.post::<Value>("/v1/receipts", &returned).await).await {
+        match https::first(&gateways, async |gateway| gateway.post::<Value>("/v1/receipts", &returned).await).await {
             Ok((_, answer)) if answer["raised"] == true => raised += 1,
             Ok(_) => known += 1,
             Err(HttpsError::Refused { message, .. }) => refused.push(json!({ "session": session, "why": message })),
@@ -120,20 +151,4 @@ fn gateways(at: &AtGateway) -> Result<(Vec<Gateway>, PublicKey), AnyError> {
     let connector = Arc::new(Connector::new(&Outbound { network_ca_pem: invite.ca_pem, ..outbound })?);
     let of = |url: &String| Gateway::at(url, Arc::clone(&connector));
     Ok((invite.gateways.iter().map(of).collect::<Result<_, _>>()?, invite.operator))
-}
-
-/// Asks the gateways in turn until one answers.
-async fn first<'a, T>(
-    gateways: &'a [Gateway],
-    ask: impl AsyncFn(&'a Gateway) -> Result<T, HttpsError>,
-) -> Result<(&'a Gateway, T), HttpsError> {
-    let mut failure = HttpsError::Url("none".to_owned());
-    for gateway in gateways {
-        match ask(gateway).await {
-            Ok(answer) => return Ok((gateway, answer)),
-            Err(error) if error.is_of_the_way() => failure = error,
-            Err(error) => return Err(error),
-        }
-    }
-    Err(failure)
 }

@@ -128,8 +128,16 @@ impl Wallet {
     pub fn claim(&self, operator: PublicKey, lifetime: NanoKvr, sequence: u64, expires_unix_s: u64) -> SignedClaim {
         let expires_unix_s = expires_unix_s.min(EXPIRES_MAX - 1);
         let claim = Claim { operator, wallet: self.address(), lifetime, sequence, expires_unix_s };
-        SignedClaim { text: claim.text(), signature: Hex(self.0.sign(&claim.message()).to_bytes()) }
+        SignedClaim { text: claim.text(), signature: Hex(self.key.sign(&claim.message()).to_bytes()) }
     }
+}
+
+/// `2026-12-01`: the day, in UTC, of a second since 1970.
+#[must_use]
+pub fn day_of(unix_s: u64) -> String {
+    let mut date = date_of(unix_s.min(EXPIRES_MAX - 1));
+    date.truncate("2026-12-01".len());
+    date
 }
 
 /// `2026-12-01T00:00:00Z`, by the calendar's 400-year cycle counted from March (Hinnant, "chrono-compatible low-level

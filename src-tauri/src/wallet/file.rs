@@ -32,14 +32,14 @@ impl KeyStore for FileKeyStore {
         let Some(text) = private::read_secret(&path)? else {
             return Err(KeyStoreError::Missing { address: *address, store: self.name() });
         };
-        match Wallet::from_seed_line(&text) {
+        match Wallet::from_secret_line(&text) {
             Some(wallet) if wallet.address() == *address => Ok(wallet),
             _ => Err(KeyStoreError::Damaged { address: *address, store: self.name() }),
         }
     }
 
     fn store(&self, wallet: &Wallet) -> Result<(), KeyStoreError> {
-        let text = wallet.seed_line();
+        let text = wallet.secret_line();
         match private::write_new(&self.path(&wallet.address()), text.as_bytes()) {
             // Either the same key, or a file that must be looked at.
             Err(PrivateFileError::Exists { .. }) => self.load(&wallet.address()).map(|_| ()),
@@ -47,20 +47,12 @@ impl KeyStore for FileKeyStore {
         }
     }
 
+    fn remove(&self, address: &PublicKey) -> Result<(), KeyStoreError> {
+        Ok(private::remove(&self.path(address))?)
+    }
+
     fn list(&self) -> Result<Vec<PublicKey>, KeyStoreError> {
-        let fail = |source| PrivateFileError::Io { path: self.dir.clone(), source };
-        let entries = match std::fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(fail)?,
-        };
-        let mut found = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(fail)?.file_name();
-            let address = name.to_str().and_then(|name| name.strip_suffix(ENDING));
-            found.extend(address.and_then(|text| text.parse::<PublicKey>().ok()));
-        }
-        found.sort_unstable();
-        Ok(found)
+        Ok(private::addresses_in(&self.dir, ENDING)?)
     }
 
     fn name(&self) -> String {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use super::private::{self, PrivateFileError, seed_of};
+use super::private::{self, PrivateFileError};
 use crate::wire::signature::KeyPair;
 
 const EXPECTED: &str = "an ed25519 seed of 64 lower-case hex digits";
@@ -32,7 +32,7 @@ pub fn load_or_create(path: &Path) -> Result<KeyPair, PrivateFileError> {
     let no_randomness = |e: getrandom::Error| std::io::Error::other(e.to_string());
     getrandom::fill(seed.as_mut())
         .map_err(|e| PrivateFileError::Io { path: path.to_owned(), source: no_randomness(e) })?;
-    let text = private::seed_line(&seed);
+    let text = private::hex_line(seed.as_ref());
     match private::write_new(path, text.as_bytes()) {
         // Another process was faster: its key is the key.
         Err(PrivateFileError::Exists { .. }) => load(path),
@@ -43,6 +43,6 @@ pub fn load_or_create(path: &Path) -> Result<KeyPair, PrivateFileError> {
 fn load_optional(path: &Path) -> Result<Option<KeyPair>, PrivateFileError> {
     let Some(text) = private::read_secret(path)? else { return Ok(None) };
     let content = || PrivateFileError::Content { path: path.to_owned(), expected: EXPECTED };
-    let seed = seed_of(&text).ok_or_else(content)?;
+    let seed = private::bytes_of(&text).ok_or_else(content)?;
     Ok(Some(KeyPair::from_seed(&seed)))
 }

@@ -1,6 +1,6 @@
 //! Wallet keys in the operating system's keyring: macOS Keychain, Windows Credential Manager, Secret Service.
 //!
-//! A seed is kept as hex text, because some keyrings hold text only. Keyrings cannot list what they hold in one
+//! A secret is kept as hex text – a phrase's 16 bytes, or the seed of a wallet of before phrases – because some keyrings hold text only. Keyrings cannot list what they hold in one
 //! portable way, so an entry of its own keeps the addresses; it is written after the key it names.
 //!
 //! **Promises:** a keyring that could not be had is asked again at the next call; a locked one is never taken for one
@@ -71,6 +71,11 @@ impl OsKeyStore {
         }
     }
 
+    fn write_index<'a>(&self, known: impl Iterator<Item = &'a PublicKey>) -> Result<(), KeyStoreError> {
+        let index: Vec<String> = known.map(ToString::to_string).collect();
+        self.write(INDEX, &index.join(" "))
+    }
+
     fn write(&self, user: &str, text: &str) -> Result<(), KeyStoreError> {
         self.entry(user)?.set_password(text).map_err(|error| unavailable(&error))
     }
@@ -108,7 +113,7 @@ impl KeyStore for OsKeyStore {
         let Some(text) = text else {
             return Err(KeyStoreError::Missing { address: *address, store: self.name() });
         };
-        match Wallet::from_seed_line(&text) {
+        match Wallet::from_secret_line(&text) {
             Some(wallet) if wallet.address() == *address => Ok(wallet),
             _ => Err(KeyStoreError::Damaged { address: *address, store: self.name() }),
         }
@@ -118,7 +123,7 @@ impl KeyStore for OsKeyStore {
         let address = wallet.address();
         let _one_writer = INDEX_WRITE.lock().unwrap_or_else(PoisonError::into_inner);
         match self.load(&address) {
-            Err(KeyStoreError::Missing { .. }) => self.write(&address.to_string(), wallet.seed_line().trim_end())?,
+            Err(KeyStoreError::Missing { .. }) => self.write(&address.to_string(), wallet.secret_line().trim_end())?,
             other => drop(other?),
         }
         // Read back before anybody relies on it.
@@ -126,8 +131,21 @@ impl KeyStore for OsKeyStore {
         let mut known = self.list()?;
         if !known.contains(&address) {
             known.push(address);
-            let index: Vec<String> = known.iter().map(ToString::to_string).collect();
-            self.write(INDEX, &index.join(" "))?;
+            self.write_index(known.iter())?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, address: &PublicKey) -> Result<(), KeyStoreError> {
+        let _one_writer = INDEX_WRITE.lock().unwrap_or_else(PoisonError::into_inner);
+        // First the key: an address without one is found missing, a key without an address would not be found at all.
+        match self.entry(&address.to_string())?.delete_credential() {
+            Ok(()) | Err(Error::NoEntry) => {}
+            Err(error) => return Err(unavailable(&error)),
+        }
+        let known = self.list()?;
+        if known.contains(address) {
+            self.write_index(known.iter().filter(|known| *known != address))?;
         }
         Ok(())
     }

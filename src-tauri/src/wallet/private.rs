@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use crate::types::Hex;
+use crate::types::{Hex, PublicKey};
 
-/// Largest owner-only file: a key or an address with a line end, and nothing else.
+/// Largest owner-only file: a key, sealed or not, or an address with a line end, and nothing else.
 const FILE_BYTES_MAX: u64 = 256;
 
 /// Why an owner-only file cannot be used.
@@ -57,6 +57,31 @@ pub(super) fn read_secret(path: &Path) -> Result<Option<Zeroizing<String>>, Priv
     read(path, file).map(Some)
 }
 
+/// The bytes of an owner-only file, `None` when there is none.
+pub(super) fn read_secret_bytes(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, PrivateFileError> {
+    let Some(file) = open(path)? else { return Ok(None) };
+    check_owner_only(path, &file)?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io_error(path))?;
+    Ok(Some(bytes))
+}
+
+/// The addresses in the names of the files in `dir` with this ending; none when there is no such directory.
+pub(super) fn addresses_in(dir: &Path, ending: &str) -> Result<Vec<PublicKey>, PrivateFileError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(io_error(dir))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(io_error(dir))?.file_name();
+        let address = name.to_str().and_then(|name| name.strip_suffix(ending));
+        found.extend(address.and_then(|text| text.parse::<PublicKey>().ok()));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
 /// The text of a small file that is no secret, `None` when there is none.
 pub(super) fn read_plain(path: &Path) -> Result<Option<Zeroizing<String>>, PrivateFileError> {
     open(path)?.map(|file| read(path, file)).transpose()
@@ -99,22 +124,44 @@ fn check_owner_only(_path: &Path, _file: &File) -> Result<(), PrivateFileError> 
 /// # Errors
 /// [`PrivateFileError::Exists`] when there is one, whatever it holds.
 pub(super) fn write_new(path: &Path, content: &[u8]) -> Result<(), PrivateFileError> {
+    beside(path, content, |temporary| {
+        // A link, not a rename: it fails when the name is taken, so two processes cannot overwrite each other.
+        fs::hard_link(temporary, path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => PrivateFileError::Exists { path: path.to_owned() },
+            _ => io_error(path)(error),
+        })
+    })
+}
+
+/// Writes an owner-only file in place of the one before: the new one whole, or the old one.
+pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), PrivateFileError> {
+    beside(path, content, |temporary| fs::rename(temporary, path).map_err(io_error(path)))
+}
+
+/// Writes a file beside `path`, has it put in its place, and leaves no other trace.
+fn beside(
+    path: &Path,
+    content: &[u8],
+    put: impl FnOnce(&Path) -> Result<(), PrivateFileError>,
+) -> Result<(), PrivateFileError> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     make_private_dir(dir)?;
     let mut random = [0u8; 8];
     getrandom::fill(&mut random).map_err(|e| io_error(path)(io::Error::other(e.to_string())))?;
     let temporary = dir.join(format!(".new-{}", Hex(random)));
-    let written = write_synced(&temporary, content).and_then(|()| {
-        // A link, not a rename: it fails when the name is taken, so two processes cannot overwrite each other.
-        fs::hard_link(&temporary, path).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => PrivateFileError::Exists { path: path.to_owned() },
-            _ => io_error(path)(error),
-        })
-    });
+    let written = write_synced(&temporary, content).and_then(|()| put(&temporary));
     // The content is under its name by now, or was refused.
     let _ = fs::remove_file(&temporary);
     written?;
     sync_dir(dir)
+}
+
+/// Removes a file, if there is one.
+pub(super) fn remove(path: &Path) -> Result<(), PrivateFileError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(path)(error)),
+        _ => Ok(()),
+    }
 }
 
 fn write_synced(path: &Path, content: &[u8]) -> Result<(), PrivateFileError> {
@@ -142,15 +189,15 @@ fn sync_dir(dir: &Path) -> Result<(), PrivateFileError> {
     Ok(())
 }
 
-/// The seed that a key file's text stands for: 64 lower-case hex digits, perhaps a line end.
-pub(super) fn seed_of(text: &str) -> Option<Zeroizing<[u8; 32]>> {
-    text.trim_end_matches(['\r', '\n']).parse::<Hex<32>>().ok().map(|seed| Zeroizing::new(seed.0))
+/// The bytes that a key file's text stands for: so many twice as lower-case hex digits, perhaps line ends.
+pub(super) fn bytes_of<const N: usize>(text: &str) -> Option<Zeroizing<[u8; N]>> {
+    text.trim_end_matches(['\r', '\n']).parse::<Hex<N>>().ok().map(|bytes| Zeroizing::new(bytes.0))
 }
 
-/// The text of a key file for `seed`, wiped when dropped.
-pub(super) fn seed_line(seed: &[u8; 32]) -> Zeroizing<String> {
-    let mut out = Zeroizing::new(String::with_capacity(65));
-    for nibble in seed.iter().flat_map(|byte| [byte >> 4, byte & 0xf]) {
+/// The text of a key file for `bytes`, wiped when dropped.
+pub(super) fn hex_line(bytes: &[u8]) -> Zeroizing<String> {
+    let mut out = Zeroizing::new(String::with_capacity(2 * bytes.len() + 1));
+    for nibble in bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]) {
         out.push(char::from(b"0123456789abcdef"[usize::from(nibble)]));
     }
     out.push('\n');

@@ -14,6 +14,7 @@ pub mod receipt;
 pub mod rendezvous;
 pub mod signature;
 pub mod slice;
+pub mod speed;
 pub mod text;
 pub mod work;
 

@@ -46,6 +46,11 @@ impl Equipment {
         worker.library.clear();
         worker.status.device(hardware.to_string());
         let kernel = hardware.kernel;
+        let given_back = Arc::clone(&kernel);
+        // What was given back is opened anew; where it is not there, that shows next.
+        if let Ok(Err(error)) = spawn_blocking(move || given_back.recover(Duration::ZERO)).await {
+            warn!(%error, "measured without hardware");
+        }
         let assignments_per_s = match worker.config.assignments_per_s {
             Some(pace) => pace,
             None => pace::measure(Arc::clone(&kernel)).await,

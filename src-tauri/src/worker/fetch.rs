@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::debug;
 
+use super::consent::Consent;
 use super::gather::{Gathering, TRIES};
 use super::load::Load;
 use super::outgoing::{Link, LinkError};
@@ -26,7 +27,7 @@ use crate::wire::{FrameError, Slice};
 /// How long experts that were given back stay when the questions for others do not pause.
 const LAST_QUESTIONS: Duration = Duration::from_secs(3);
 /// Time between two looks for quiet.
-const QUIET_LOOK: Duration = Duration::from_millis(20);
+pub(super) const QUIET_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a lease cannot be taken.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +67,8 @@ pub(super) struct Taking {
     pub pipe: Arc<Pipe>,
     pub load: Arc<Load>,
     pub compute: Arc<dyn ExpertCompute>,
+    /// Whether large downloads may begin.
+    pub consent: Consent,
     /// How long a piece may take.
     pub patience: Duration,
     /// Without a request for this long, the backbone has heard what was given back.

@@ -66,6 +66,7 @@ impl<'a> Gathering<'a> {
             self.tell().await?;
         }
         let mut missing = self.take_from_here(wanted).await?;
+        self.ask_for(missing.iter().map(|wanted| wanted.bytes).sum()).await;
         let mut tries = 0;
         while !missing.is_empty() {
             let Fetched { damaged, mut elsewhere } = self.take_from_link(missing).await?;
@@ -80,6 +81,16 @@ impl<'a> Gathering<'a> {
             missing.append(&mut self.take_from_others(&mut elsewhere).await?);
         }
         Ok(())
+    }
+
+    /// Waits until `bytes` may be fetched.
+    async fn ask_for(&self, bytes: u64) {
+        let Taking { consent, board, .. } = self.taking;
+        if !consent.is_given(bytes) {
+            board.asks(Some(bytes));
+            consent.given().await;
+        }
+        board.asks(None);
     }
 
     /// Takes what is on this machine; gives what is not.

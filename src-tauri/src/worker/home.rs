@@ -6,12 +6,13 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::receipts;
+use super::receipts::{self, OnDisk};
 use crate::types::{Hex, WorkerId};
-use crate::wire::receipt::KeptReceipt;
 
 const ID_FILE: &str = "worker_id";
 const RECEIPTS_DIR: &str = "receipts";
+/// Locked for as long as a program works in the directory.
+const LOCK_FILE: &str = "lock";
 
 /// Why the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,12 @@ pub enum HomeError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Another program works there.
+    #[error("{path} is in use by another Kvasir: close that one, or give this one a directory of its own with --state")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
     },
     /// The id file holds something else.
     #[error("{path}: expected a worker id of 32 lower-case hex digits; delete the file to draw a new one")]
@@ -52,6 +59,29 @@ impl Home {
     }
 }
 
+/// A state directory that this program alone works in, until it is dropped or the program ends, however it ends.
+#[derive(Debug)]
+pub struct Occupied {
+    /// Locked.
+    _file: fs::File,
+}
+
+/// Takes a state directory for this program alone, making it when it is missing.
+///
+/// # Errors
+/// [`HomeError::InUse`], or a directory that cannot be used.
+pub fn occupy(state_dir: &Path) -> Result<Occupied, HomeError> {
+    let path = state_dir.join(LOCK_FILE);
+    let io = |source| HomeError::Io { path: path.clone(), source };
+    fs::create_dir_all(state_dir).map_err(io)?;
+    let file = fs::File::options().write(true).create(true).truncate(false).open(&path).map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Occupied { _file: file }),
+        Err(fs::TryLockError::WouldBlock) => Err(HomeError::InUse { path: state_dir.to_owned() }),
+        Err(fs::TryLockError::Error(source)) => Err(io(source)),
+    }
+}
+
 fn worker_id(path: PathBuf) -> Result<WorkerId, HomeError> {
     match fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().map_err(|_| HomeError::Id { path }),
@@ -69,13 +99,13 @@ fn worker_id(path: PathBuf) -> Result<WorkerId, HomeError> {
 ///
 /// # Errors
 /// A directory that cannot be read; none when there never was one.
-pub fn kept_receipts(state_dir: &Path) -> io::Result<(Vec<KeptReceipt>, Vec<PathBuf>)> {
+pub fn kept_receipts(state_dir: &Path) -> io::Result<(Vec<OnDisk>, Vec<PathBuf>)> {
     let dir = state_dir.join(RECEIPTS_DIR);
     if dir.exists() { receipts::kept(&dir) } else { Ok(Default::default()) }
 }
 
 /// Writes a file beside its old version, syncs it, and puts it in place.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = fs::File::create(&fresh)?;
     file.write_all(bytes)?;
@@ -86,6 +116,16 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_has_one_program_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = occupy(dir.path()).unwrap();
+        let second = occupy(dir.path()).unwrap_err();
+        assert!(matches!(&second, HomeError::InUse { .. }) && second.to_string().contains("--state"), "{second}");
+        drop(first);
+        drop(occupy(dir.path()).unwrap());
+    }
 
     #[test]
     fn an_installation_keeps_its_id() {

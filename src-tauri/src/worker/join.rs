@@ -60,7 +60,7 @@ fn host_of(url: &str) -> &str {
 }
 
 /// The URL with [`WORKER_PATH`] when it names none.
-fn with_path(url: &str) -> String {
+pub(crate) fn with_path(url: &str) -> String {
     let bare = url.trim_end_matches('/');
     match bare.split_once("://") {
         Some((_, rest)) if !rest.contains('/') => format!("{bare}{WORKER_PATH}"),

@@ -3,10 +3,11 @@
 //! [`run`] dials a gateway, proves the wallet to the hub behind it, offers memory, receives a lease, fetches and
 //! verifies the experts, serves, and starts again when the link breaks or the hardware is lost, until it is told to stop.
 //! **Promises:** no expert is used before its digest was checked; no data from a peer is ever a path, a URL or code;
-//! a request is answered once or declined, never left; stopping takes less than two seconds.
+//! a request is answered once or declined, never left; stopping takes less than a second.
 
 mod budget;
 mod cache;
+mod consent;
 pub mod courtesy;
 mod ended;
 mod equipment;
@@ -50,8 +51,13 @@ use cache::Cache;
 
 pub use budget::Budget;
 pub use cache::CacheConfig;
+pub use consent::Consent;
 pub use hardware::Hardware;
-pub use home::{HomeError, kept_receipts};
+pub(crate) use home::replace as replace_file;
+pub use home::{HomeError, Occupied, kept_receipts, occupy};
+pub(crate) use join::with_path;
+pub use receipts::OnDisk;
+pub(crate) use slept::slept;
 pub use status::{Phase, Trouble, WorkerStatus};
 
 /// Where the experts come from.
@@ -76,6 +82,8 @@ pub struct Timers {
     pub healthy: Duration,
     /// Between two looks at the clocks and the routes, for whether the machine slept or its network is another one.
     pub look: Duration,
+    /// Between two looks at how much of the hardware's memory others want.
+    pub memory: Duration,
     /// How a silent hub is noticed, and proxies are kept from cutting.
     pub ping: Ping,
     /// Longest wait for one piece of an expert.
@@ -94,9 +102,10 @@ impl Default for Timers {
             backoff_max: Duration::from_secs(30),
             healthy: Duration::from_secs(10),
             look: Duration::from_secs(1),
+            memory: Duration::from_secs(5),
             ping: Ping::worker(),
             chunk: Duration::from_secs(30),
-            drain: Duration::from_secs(1),
+            drain: Duration::from_millis(500),
             moving: Duration::from_secs(10),
         }
     }
@@ -117,6 +126,10 @@ pub struct WorkerConfig {
     pub state_dir: PathBuf,
     /// Memory that the slice may take, also while it serves.
     pub budget: Budget,
+    /// How much of the time may be computed, also while it serves.
+    pub duty: courtesy::Duty,
+    /// Whether large downloads may begin.
+    pub consent: Consent,
     /// Where experts come from.
     pub source: Source,
     /// Where experts that were fetched are kept for the next time; nowhere when absent.
@@ -142,6 +155,8 @@ impl WorkerConfig {
             outbound: Outbound::default(),
             state_dir,
             budget: Some(memory_bytes).into(),
+            duty: courtesy::Duty::default(),
+            consent: Consent::default(),
             source: Source::Fetch,
             cache: None,
             agent: AGENT.to_owned(),

@@ -78,18 +78,30 @@ async fn keep(dir: PathBuf, session_id: SessionId, mut newest: watch::Receiver<O
     }
 }
 
+/// A receipt and when it was written.
+#[derive(Clone, Debug)]
+pub struct OnDisk {
+    /// The receipt, with our agreement.
+    pub kept: KeptReceipt,
+    /// The last time its session had a newer one.
+    pub written: SystemTime,
+}
+
 /// The receipts that are kept in `dir`, and the files among them that hold none.
 ///
 /// # Errors
 /// A directory that cannot be read.
-pub fn kept(dir: &Path) -> io::Result<(Vec<KeptReceipt>, Vec<PathBuf>)> {
+pub fn kept(dir: &Path) -> io::Result<(Vec<OnDisk>, Vec<PathBuf>)> {
     let (mut receipts, mut others) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(dir)?.take(2 * KEPT_MAX) {
         let path = entry?.path();
         let read =
             fs::metadata(&path).ok().filter(|file| file.len() <= RETURNED_BYTES_MAX as u64).and(fs::read(&path).ok());
         match read.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
-            Some(receipt) => receipts.push(receipt),
+            Some(kept) => {
+                let written = fs::metadata(&path).and_then(|file| file.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+                receipts.push(OnDisk { kept, written });
+            }
             None => others.push(path),
         }
     }

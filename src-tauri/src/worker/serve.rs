@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::warn;
 
+use super::courtesy::Duty;
 use super::equipment::is_gone;
 use super::load::{Load, Place};
 use super::outgoing::Link;
@@ -104,6 +105,8 @@ pub(super) struct Tools {
     pub holdings: Arc<Holdings>,
     pub board: Arc<Board>,
     pub link: Weak<Link>,
+    /// How much of the time may be computed.
+    pub duty: Duty,
     /// Where the desk says that the hardware is lost, and why.
     pub lost: watch::Sender<Option<String>>,
 }
@@ -193,8 +196,10 @@ fn answer(tools: &Tools, job: &Job) -> Result<Vec<Frame>, &'static str> {
         warn!(request = first.header.request, %error, "request not computed");
         reason::INTERNAL
     };
-    let computed = tools.compute.compute(&*held as &dyn ExpertSource, layer, &requests);
-    let partials = match computed {
+    let compute = || tools.compute.compute(&*held as &dyn ExpertSource, layer, &requests);
+    let is_over = || tools.link.strong_count() == 0 || tools.lost.borrow().is_some();
+    let deadline = job.received + Duration::from_millis(deadline_ms.into());
+    let partials = match tools.duty.compute(deadline, is_over, compute).ok_or(reason::DEADLINE)? {
         Ok(partials) => partials,
         Err(error) if is_gone(&error) => {
             warn!(request = first.header.request, %error, "request not computed");

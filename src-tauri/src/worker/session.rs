@@ -4,6 +4,8 @@
 //! them. A session keeps its hardware: when that is lost or changed, the session gives everything back and ends.
 //! **Promise:** when its future is dropped, the link goes with it; nothing detached keeps it open.
 
+mod leaving;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -11,9 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
+use super::Worker;
 use super::budget::Budget;
 use super::ended::{Ended, INCOMPLETE_MAX, SessionError};
 use super::equipment::{Equipment, is_gone};
@@ -26,13 +29,13 @@ use super::receipts::Receipts;
 use super::serve::{Desk, Job, Tools};
 use super::slices::Holdings;
 use super::status::Phase;
-use super::{Timers, Worker};
 use crate::net::ws::WsReceiver;
 use crate::shutdown::Shutdown;
 use crate::types::Digest;
-use crate::wire::control::{Control, Decline, GoAway, Lease, Offer, Receipt, Refuse, Release, SliceReady};
+use crate::wire::control::{Control, Decline, GoAway, Lease, Offer, Receipt, Refuse, SliceReady};
 use crate::wire::handshake::{HandshakeError, Open, WorkerSession};
 use crate::wire::{Frame, Kind};
+use leaving::farewell;
 
 /// Quiet for this long and the time of a round trip, a released worker has seen the last of its requests.
 const QUIET: Duration = Duration::from_millis(200);
@@ -57,6 +60,8 @@ struct Session<'a> {
     quiet: Duration,
     /// What it offers.
     room: Room,
+    /// Whether somebody else took the memory of what was held here.
+    crowded: bool,
     budget: Budget,
     /// A lease for which the room became too small.
     outdated: Option<Lease>,
@@ -89,6 +94,7 @@ pub(super) async fn serve(
         holdings: Arc::clone(&holdings),
         board: Arc::clone(&worker.status),
         link: Arc::downgrade(&link),
+        duty: worker.config.duty.clone(),
         lost,
     };
     let desk = Desk::open(tools, limits.in_flight_max as usize)?;
@@ -119,6 +125,7 @@ pub(super) async fn serve(
         manifest,
         quiet,
         room,
+        crowded: false,
         budget,
         outdated: None,
     };
@@ -128,17 +135,6 @@ pub(super) async fn serve(
         debug!(%error, "link ended while draining");
     }
     Ok(ended)
-}
-
-/// What the hub is told at the end, and how long requests under way are still answered.
-fn farewell(ended: &Ended, timers: &Timers) -> (&'static str, Duration) {
-    match ended {
-        Ended::Stopped => ("stopping", timers.drain),
-        Ended::GoAway(_) => ("moving", timers.moving),
-        Ended::Changed => ("changing hardware", timers.moving),
-        Ended::Lost(_) => ("hardware lost", timers.moving),
-        Ended::Slept | Ended::Moved => ("moved", timers.drain),
-    }
 }
 
 /// The reason for which the hardware was lost, once it is.
@@ -169,12 +165,15 @@ impl Session<'_> {
         let mut taking = idle();
         let stop = shutdown.wait();
         tokio::pin!(stop);
+        let mut looks = interval(self.worker.config.timers.memory);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let next = tokio::select! {
                 () = &mut stop => Next::End(Ended::Stopped),
                 reason = reported(lost_for) => Next::End(Ended::Lost(reason)),
                 () = changed(hardware) => Next::End(Ended::Changed),
                 () = self.budget.changed() => self.resize().await?,
+                _ = looks.tick() => self.look_at_memory().await?,
                 frame = receive(&mut self.receiver, &mut self.open) => self.act(frame?).await?,
                 taken = &mut taking => {
                     taking = idle();
@@ -193,19 +192,10 @@ impl Session<'_> {
         let offer = Offer {
             device: self.equipment.kernel.device(),
             memory_bytes: self.room.now,
-            assignments_per_s: self.equipment.assignments_per_s,
+            assignments_per_s: self.equipment.assignments_per_s * f64::from(self.worker.config.duty.percent()) / 100.0,
             wants: Vec::new(),
         };
         Ok(self.link.send(&offer.frame()?).await?)
-    }
-
-    /// Offers what the user allows now: the lease that answers it says what is to be given back, or what is new.
-    async fn resize(&mut self) -> Result<Next, SessionError> {
-        let now = self.equipment.room(self.worker).await;
-        self.room = Room { most: self.room.most.max(now), now };
-        self.offer().await?;
-        // Where the room is back before the backbone has heard that it was gone, no other lease follows.
-        Ok(self.outdated.take().map_or(Next::Go, Next::Take))
     }
 
     /// Says what became of a lease. Of hardware that took less, what it took is offered, so that the backbone gives the
@@ -264,6 +254,7 @@ impl Session<'_> {
             load: Arc::clone(self.desk.load()),
             compute: Arc::clone(&self.equipment.kernel),
             patience: self.worker.config.timers.chunk,
+            consent: self.worker.config.consent.clone(),
             quiet: self.quiet,
             room: self.room,
         };
@@ -319,39 +310,6 @@ impl Session<'_> {
         if let Some(why) = job.refused().or_else(|| self.desk.put(job).err()) {
             self.link.send(&Decline { reason: why.to_owned() }.reply(header.request)?).await?;
         }
-        Ok(())
-    }
-
-    /// Gives everything back, answers what is still under way within `patience`, less when the worker stops, and
-    /// closes.
-    async fn drain(mut self, why: &str, patience: Duration, shutdown: &Shutdown) -> Result<(), SessionError> {
-        let stopping = self.worker.config.timers.drain;
-        let mut until = Instant::now() + patience;
-        if let Some(held) = self.holdings.newest() {
-            self.link.send(&Release { lease: held.lease, experts: BTreeMap::new() }.frame()?).await?;
-        }
-        loop {
-            let now = Instant::now();
-            if shutdown.is_requested() {
-                until = until.min(now + stopping);
-            }
-            if now >= until {
-                break;
-            }
-            match timeout(self.quiet.min(until - now), receive(&mut self.receiver, &mut self.open)).await {
-                Ok(Ok(frame)) if frame.header.kind == Kind::ExpertChunk => {}
-                Ok(Ok(frame)) => drop(self.act(frame).await?),
-                Ok(Err(error)) => {
-                    debug!(%error, "link ended while draining");
-                    break;
-                }
-                // Requests whose parts are still coming in count as under way.
-                Err(_) if self.desk.load().is_clear() => break,
-                Err(_) => {}
-            }
-        }
-        // The hub may be slow to answer the close; nobody waits for it.
-        let _ = timeout(stopping, self.link.close(1000, why)).await;
         Ok(())
     }
 }

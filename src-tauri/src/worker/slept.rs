@@ -32,7 +32,7 @@ impl Moment {
 }
 
 /// Completes once the machine has slept, within `every` of its waking.
-pub(super) async fn slept(clock: &dyn Clock, every: Duration) {
+pub(crate) async fn slept(clock: &dyn Clock, every: Duration) {
     let mut last = Moment::of(clock);
     loop {
         tokio::time::sleep(every).await;

@@ -63,6 +63,8 @@ pub struct WorkerStatus {
     pub receipted_work_bytes: u64,
     /// Whether the hub serves only newer programs than this one.
     pub update_required: bool,
+    /// Bytes of a download that waits for its owner's yes.
+    pub asks_bytes: Option<u64>,
     /// Why experts are not kept on disk at the moment; serving goes on from memory.
     pub disk_trouble: Option<String>,
     /// Sessions since the start.
@@ -120,6 +122,11 @@ impl Board {
         self.0.send_modify(|s| s.slice = slice);
     }
 
+    /// A download waits for a yes, or does not any more.
+    pub fn asks(&self, bytes: Option<u64>) {
+        self.0.send_if_modified(|s| std::mem::replace(&mut s.asks_bytes, bytes) != bytes);
+    }
+
     /// A session stands.
     pub fn joined(&self, trip: &Trip, hub: Duration) {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -157,7 +164,10 @@ impl Board {
 
     /// The link is gone and with it the lease.
     pub fn unleased(&self) {
-        self.0.send_modify(|s| s.slice.clear());
+        self.0.send_modify(|s| {
+            s.slice.clear();
+            s.asks_bytes = None;
+        });
     }
 
     pub fn answered(&self, assignments: u64, hidden: usize) {

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 
 use crate::backbone::scheduler::Scheduler;
 use crate::dispatch::Counts;
-use crate::telemetry::MetricsPage;
+use crate::telemetry::{MetricsPage, Vitals};
 
 /// Requests by path and status; paths are the API's own, so that nobody can make new ones.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Requests {
 }
 
 /// The whole page.
-pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts>) -> String {
+pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts>, vitals: &Vitals) -> String {
     let counters = scheduler.counters();
     let of = |counter: &AtomicU64| counter.load(Relaxed);
     let seconds = |us: &AtomicU64| of(us) as f64 / 1e6;
@@ -87,6 +87,7 @@ pub fn page(scheduler: &Scheduler, requests: &Requests, dispatch: Option<&Counts
         page.one("kvasir_dispatch_work_bytes_total", "counter", "Work bytes accepted from workers.", counts.work_bytes);
         trust(&mut page, counts);
     }
+    vitals.tell(&mut page);
     page.into_text()
 }
 

@@ -18,6 +18,7 @@ mod shape;
 mod speech;
 mod status;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ use super::scheduler::{Place, Scheduler, SchedulerConfig};
 use crate::clock::{Clock as _, SystemClock};
 use crate::dispatch::RemoteDispatch;
 use crate::shutdown::Shutdown;
+use crate::telemetry::Vitals;
 use answer::Answer;
 pub use error::ApiError;
 use keys::{Client, KeyGuard, Metered};
@@ -70,6 +72,8 @@ pub struct ApiConfig {
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Whose counters `/metrics` shows as well.
     pub dispatch: Option<RemoteDispatch>,
+    /// Where its keys are kept; that disk is watched.
+    pub kept_in: Option<PathBuf>,
     /// Why workers may hold the layers that they may, for `/status`.
     pub lent: String,
     /// New tokens that one request can have; who asks for more is cut short.
@@ -79,7 +83,8 @@ pub struct ApiConfig {
 impl Default for ApiConfig {
     fn default() -> Self {
         let scheduler = SchedulerConfig::default();
-        Self { scheduler, keys: None, tls: None, dispatch: None, lent: String::new(), new_tokens_max: NEW_TOKENS_MAX }
+        let lent = String::new();
+        Self { scheduler, keys: None, tls: None, dispatch: None, kept_in: None, lent, new_tokens_max: NEW_TOKENS_MAX }
     }
 }
 
@@ -93,6 +98,11 @@ struct Api {
 }
 
 impl Api {
+    /// How this process and its machine are.
+    fn vitals(&self) -> Vitals {
+        Vitals::now(self.clock.unix_ms(), self.config.kept_in.as_deref())
+    }
+
     fn backbone(&self) -> &Backbone {
         self.scheduler.backbone()
     }
@@ -235,7 +245,7 @@ async fn status(State(api): State<Arc<Api>>) -> Response {
 
 async fn metrics_page(State(api): State<Arc<Api>>) -> Response {
     let counts = api.config.dispatch.as_ref().map(RemoteDispatch::counts);
-    let page = metrics::page(&api.scheduler, &api.requests, counts.as_ref());
+    let page = metrics::page(&api.scheduler, &api.requests, counts.as_ref(), &api.vitals());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response()
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Api;
 use crate::dispatch::{LayerView, RemoteDispatch};
+use crate::telemetry::Vitals;
 
 /// The whole document.
 #[derive(Debug, Serialize)]
@@ -17,6 +18,7 @@ pub struct Status {
     placement: Placement,
     steps: Steps,
     drafts: Drafts,
+    vitals: Vitals,
 }
 
 /// Where the layers are, and what that costs.
@@ -85,6 +87,7 @@ impl Status {
                 seconds: of(&counters.step_us) as f64 / 1e6,
                 idle_seconds: of(&counters.idle_us) as f64 / 1e6,
             },
+            vitals: api.vitals(),
             drafts: Drafts {
                 judged: of(&counters.drafted),
                 right: of(&counters.accepted),

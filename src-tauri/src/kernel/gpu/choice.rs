@@ -65,6 +65,9 @@ pub enum PassedOver {
     /// Another adapter was asked for.
     #[error("another was asked for")]
     NotWanted,
+    /// Its owner switched it off.
+    #[error("switched off")]
+    Off,
 }
 
 /// The order in which adapters are taken, and why the rest is not; numbers are places in the list of candidates.
@@ -96,6 +99,8 @@ pub fn judge(candidates: &[Candidate], options: &GpuOptions) -> Judgement {
             kept.push(i);
             if !options.adapter.as_ref().is_none_or(|wanted| is_named(&candidate.info, wanted)) {
                 Some(PassedOver::NotWanted)
+            } else if options.off.contains(Identity::of(&candidate.info).as_str()) {
+                Some(PassedOver::Off)
             } else if candidate.info.device_type == DeviceType::Cpu && !options.allow_software {
                 Some(PassedOver::Software)
             } else {

@@ -187,3 +187,25 @@ fn worse(status: RowStatus, code: u32) -> RowStatus {
         (RowStatus::Ok, 0) => RowStatus::Ok,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wave_takes_ten_milliseconds_at_most_at_the_pace_of_late() {
+        let pace = Pace::default();
+        let takes = |pace: &Pace| Duration::from_nanos(pace.0.load(Relaxed)) * pace.wave_tiles() as u32;
+        assert!(takes(&pace) <= WAVE);
+        for tile_us in [3, 40, 700, 5_000, 2, 9_999] {
+            for _ in 0..100 {
+                pace.note(64, Duration::from_micros(64 * tile_us));
+                assert!(takes(&pace) <= WAVE, "{tile_us}");
+            }
+            assert!(pace.wave_tiles() as u64 * tile_us * 2 >= 10_000, "{tile_us}: and not much less");
+        }
+        // A tile is the least that can be submitted.
+        pace.note(1, Duration::from_secs(1));
+        assert_eq!(pace.wave_tiles(), 1);
+    }
+}

@@ -3,6 +3,7 @@
 //! **Invariant:** shaders run without bounds checks; whatever they use as an index was checked on the host before it
 //! was uploaded, and the shaders themselves are compiled in. A device that is lost stays lost: it is opened anew.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub(super) struct Device {
     pub timestamp_ns: f32,
     checked: bool,
     lost: Arc<OnceLock<String>>,
+    submissions: AtomicU64,
 }
 
 impl Device {
@@ -57,7 +59,7 @@ impl Device {
             let _ = told.set(error.to_string());
         }));
         let timestamp_ns = queue.get_timestamp_period();
-        Ok(Self { raw, queue, name, limits, features, timestamp_ns, checked, lost })
+        Ok(Self { raw, queue, name, limits, features, timestamp_ns, checked, lost, submissions: AtomicU64::new(0) })
     }
 
     /// Why the device is lost, if it is.
@@ -99,7 +101,7 @@ impl Device {
     pub fn clear(&self, buffer: &wgpu::Buffer) {
         let mut encoder = self.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         encoder.clear_buffer(buffer, 0, None);
-        self.queue.submit([encoder.finish()]);
+        self.submit(Some(encoder.finish()));
     }
 
     /// Compiles the entry point `main` of `source`.
@@ -170,6 +172,17 @@ impl Device {
             immediate_size: 0,
         });
         (group, pipeline)
+    }
+
+    /// Hands commands, or only what was written to buffers, to the GPU.
+    pub fn submit(&self, commands: Option<wgpu::CommandBuffer>) -> wgpu::SubmissionIndex {
+        self.submissions.fetch_add(1, Relaxed);
+        self.queue.submit(commands)
+    }
+
+    /// How often it was handed something.
+    pub fn submissions(&self) -> u64 {
+        self.submissions.load(Relaxed)
     }
 
     /// Waits for a submission; a device that hangs is given up.

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::adapters::Found;
+use super::choice::Identity;
 use super::compose::Weights;
 use super::compute::Pace;
 use super::device::Device;
@@ -24,6 +25,7 @@ const OFFERED: u64 = 246;
 /// An adapter that is open.
 pub(super) struct Open {
     pub device: Arc<Device>,
+    identity: Identity,
     pub pipelines: Arc<Pipelines>,
     pub readiness: Readiness,
     store: Store,
@@ -51,12 +53,12 @@ impl Open {
         let pipelines = Arc::new(Pipelines::new(Arc::clone(&device))?);
         let seen = subgroups::probe(&Scratch::new(Arc::clone(&device)))?;
         let readiness = Readiness::new(&found, seen, options.cache.clone());
-        let (adapter, cap) = (found.adapter, options.memory_bytes);
+        let (adapter, identity, cap) = (found.adapter, found.identity, options.memory_bytes);
         let room = move |taken: u64| Budget::of(&adapter).room(taken, cap);
         let store = Store::new(Arc::clone(&device), Box::new(room));
         let refused = |error: KernelError| GpuError::Device { adapter: device.name.clone(), reason: error.to_string() };
         let threads = thread::start(Arc::clone(&device), Arc::clone(&pipelines)).map_err(refused)?;
-        Ok(Arc::new(Self { device, pipelines, readiness, store, threads, pace: Pace::default() }))
+        Ok(Arc::new(Self { device, identity, pipelines, readiness, store, threads, pace: Pace::default() }))
     }
 
     /// Uploads an expert.
@@ -73,7 +75,7 @@ impl Open {
         let resident = store.take(key)?;
         self.device.queue.write_buffer(&resident.chunk.buffer, resident.offset(), &bytes);
         // Waiting bounds the memory that uploads on their way take.
-        self.device.wait(self.device.queue.submit([]))?;
+        self.device.wait(self.device.submit(None))?;
         Ok(expert.placed_as(Arc::new(resident)))
     }
 
@@ -154,11 +156,21 @@ impl GpuKernel {
         Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives the GPU and its memory back at once: what is under way is answered as lost, and so is everything until
-    /// [`recover`](ExpertCompute::recover).
-    pub fn release(&self) {
-        self.now().device.give_up("given back");
+    /// What the GPU was given to do so far, and what it holds.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        let open = self.now();
+        Activity { submissions: open.device.submissions(), expert_bytes: open.store.taken() }
     }
+}
+
+/// What a GPU was given to do, and what it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Activity {
+    /// Submissions since the adapter was opened.
+    pub submissions: u64,
+    /// Bytes of its memory that experts take.
+    pub expert_bytes: u64,
 }
 
 impl ExpertCompute for GpuKernel {
@@ -175,6 +187,10 @@ impl ExpertCompute for GpuKernel {
         format!("gpu ({})", self.now().device.name)
     }
 
+    fn identity(&self) -> String {
+        self.now().identity.to_string()
+    }
+
     fn place(&self, expert: Expert) -> Result<Expert, KernelError> {
         let open = self.now();
         open.readiness.prepare(&open, class(&expert, &open.device.name)?)?;
@@ -188,6 +204,10 @@ impl ExpertCompute for GpuKernel {
 
     fn depth(&self) -> usize {
         super::slots::SLOTS
+    }
+
+    fn release(&self) {
+        self.now().device.give_up("given back");
     }
 
     fn recover(&self, patience: Duration) -> Result<(), KernelError> {

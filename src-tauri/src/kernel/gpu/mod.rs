@@ -29,10 +29,11 @@ mod thread;
 mod tune;
 mod vectors;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 pub use error::GpuError;
-pub use kernel::GpuKernel;
+pub use kernel::{Activity, GpuKernel};
 pub use readiness::Variant;
 pub use report::{AdapterReport, Measured, Report, Throughput, TypeResult, report, report_with};
 
@@ -41,6 +42,8 @@ pub use report::{AdapterReport, Measured, Report, Throughput, TypeResult, report
 pub struct GpuOptions {
     /// Part of the adapter's name or identity; the best one there is when `None`.
     pub adapter: Option<String>,
+    /// Identities of adapters that are not to be used.
+    pub off: BTreeSet<String>,
     /// Also takes adapters that are programs on the CPU, for tests.
     pub allow_software: bool,
     /// Most bytes of its memory for experts.

@@ -121,14 +121,14 @@ impl Scratch {
     }
 
     fn submit(&self, encoder: wgpu::CommandEncoder) -> Result<(), GpuError> {
-        let submission = self.device.queue.submit([encoder.finish()]);
+        let submission = self.device.submit(Some(encoder.finish()));
         self.device.wait(submission).map_err(|error| self.lost(&error))
     }
 
     fn map(&self, buffer: &Buffer) -> Result<Vec<u8>, GpuError> {
         buffer.slice(..).map_async(MapMode::Read, |_| ());
         // The callback runs in here; whether it was a success shows when the range is asked for.
-        self.device.wait(self.device.queue.submit([])).map_err(|error| self.lost(&error))?;
+        self.device.wait(self.device.submit(None)).map_err(|error| self.lost(&error))?;
         let bytes = buffer.slice(..).get_mapped_range().map(|view| view.to_vec());
         buffer.unmap();
         bytes.map_err(|error| self.lost(&self.device.give_up(&error.to_string())))

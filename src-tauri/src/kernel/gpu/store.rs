@@ -95,7 +95,6 @@ impl Store {
     }
 
     /// Bytes of all chunks.
-    #[cfg(test)]
     pub fn taken(&self) -> u64 {
         self.taken.load(SeqCst)
     }

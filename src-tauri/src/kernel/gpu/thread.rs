@@ -154,7 +154,7 @@ impl Submitter {
             if i + 1 == waves {
                 slot.read_back(&mut encoder, bytes, if timed { 2 * waves as u32 } else { 0 });
             }
-            submitted.push_back(device.queue.submit([encoder.finish()]));
+            submitted.push_back(device.submit(Some(encoder.finish())));
             if i + 1 < waves
                 && submitted.len() >= WAVES
                 && let Some(oldest) = submitted.pop_front()

@@ -1,8 +1,20 @@
-//! Courtesy: when a worker stands by because its machine belongs to somebody.
+//! Courtesy: when a worker stands by because its machine belongs to somebody, and how gently it works otherwise.
 //!
-//! [`Rules`] are what the owner wishes, in the form that settings keep.
+//! [`Rules`] are what the owner wishes, [`decide`] holds them against [`Facts`], and [`watch`](watch::watch) reads the
+//! facts again and again. [`Duty`] spaces the computing. **Promise:** looking changes nothing, asks nobody for anything,
+//! and what cannot be read holds nothing back.
+
+mod decide;
+mod duty;
+mod facts;
+mod watch;
 
 use serde::{Deserialize, Serialize};
+
+pub use decide::{FULLSCREEN, Facts, decide};
+pub use duty::Duty;
+pub use facts::Sources;
+pub use watch::{LOOK_EVERY, watch};
 
 /// Some hours of some days of the week, by the machine's local time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +27,47 @@ pub struct Hours {
     pub from_min: u16,
     /// The minute after the last, 0–1440; not after `from_min` means that they end on the next day.
     pub to_min: u16,
+}
+
+impl Hours {
+    /// Whether there are such days and minutes.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.days < 128 && self.from_min < 24 * 60 && self.to_min <= 24 * 60
+    }
+}
+
+/// What the owner of a machine wishes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Part of the time that may be computed, 0–100.
+    pub duty_percent: u8,
+    /// Hours in which work is welcome; none = always.
+    pub schedule: Vec<Hours>,
+    /// Whether to work on battery.
+    pub on_battery: bool,
+    /// Whether to work on a metered connection.
+    pub on_metered: bool,
+    /// Whether to work only while nobody is at the machine.
+    pub only_when_idle: bool,
+    /// Programs that want the machine for themselves, by name.
+    pub pause_for_apps: Vec<String>,
+    /// Whether a program that fills the screen is one of them.
+    pub pause_for_fullscreen: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            duty_percent: 100,
+            schedule: Vec::new(),
+            on_battery: false,
+            on_metered: false,
+            only_when_idle: false,
+            pause_for_apps: Vec::new(),
+            pause_for_fullscreen: false,
+        }
+    }
 }
 
 /// Why a worker stands by.
@@ -34,4 +87,15 @@ pub enum Reason {
     UserActive,
     /// The duty cycle is zero.
     Duty,
+}
+
+/// What holds work back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Why.
+    pub reason: Reason,
+    /// Whose doing it is, such as a program's name; may be empty.
+    pub detail: String,
+    /// When it ends, where that is known, in seconds since 1970.
+    pub until_unix_s: Option<u64>,
 }

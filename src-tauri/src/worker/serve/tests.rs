@@ -39,7 +39,14 @@ fn desk(compute: Arc<dyn ExpertCompute>, link: &Arc<Link>) -> Desk {
     let slice = [ExpertId { layer: 0, expert: 0 }].into_iter().collect();
     holdings.take_over(Arc::new(Held { lease: 1, slice, whole: true, hidden: HIDDEN, experts: HashMap::new() }));
     let (board, link) = (Arc::new(Board::new(watch::channel(Default::default()).0)), Arc::downgrade(link));
-    let tools = Tools { compute, holdings: Arc::new(holdings), board, link, lost: watch::channel(None).0 };
+    let tools = Tools {
+        compute,
+        holdings: Arc::new(holdings),
+        board,
+        link,
+        duty: Duty::default(),
+        lost: watch::channel(None).0,
+    };
     Desk::open(tools, 4).unwrap()
 }
 

@@ -1,0 +1,63 @@
+//! What the owner wants, restarts included: contribute or not, a pause, which devices, whether a download may be large.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::facts::{Pause, PauseKind};
+use super::kept::Kept;
+
+/// The file.
+pub(super) const INTENT: Kept = Kept { name: "intent.json", what: "what Contribute and Pause were set to" };
+/// How long the short pause is.
+pub(super) const HOUR_S: u64 = 3600;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Intent {
+    /// Contribute was pressed and not taken back.
+    pub contributing: bool,
+    /// A pause that was asked for.
+    pub pause: Option<Pause>,
+    /// Devices that are switched off.
+    pub off: BTreeSet<String>,
+    /// A large download was agreed to.
+    pub download_agreed: bool,
+}
+
+/// A pause that begins now.
+pub(super) fn pause_from(kind: PauseKind, now_unix_s: u64) -> Pause {
+    let until_unix_s = (kind == PauseKind::Hour).then_some(now_unix_s.saturating_add(HOUR_S));
+    Pause { kind, until_unix_s }
+}
+
+/// What is left of a pause now: wall clocks jump, and no jump makes an hour longer.
+pub(super) fn left_of(pause: Pause, now_unix_s: u64) -> Option<Pause> {
+    match (pause.kind, pause.until_unix_s) {
+        (PauseKind::UntilResumed, _) => Some(pause),
+        (PauseKind::Hour, Some(until)) if until > now_unix_s => {
+            Some(Pause { until_unix_s: Some(until.min(now_unix_s.saturating_add(HOUR_S))), ..pause })
+        }
+        (PauseKind::Hour, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_hour_is_an_hour_whatever_clocks_do() {
+        let now = 1_800_000_000;
+        let hour = pause_from(PauseKind::Hour, now);
+        let left = |at| left_of(hour, at).map(|pause| pause.until_unix_s.unwrap() - at);
+        assert_eq!(left(now), Some(HOUR_S));
+        assert_eq!(left(now + 3599), Some(1));
+        assert_eq!(left(now + HOUR_S), None);
+        assert_eq!(left(now + 1_000_000), None, "set forward");
+        assert_eq!(left(now - 1_000_000), Some(HOUR_S), "set back");
+        let always = pause_from(PauseKind::UntilResumed, now);
+        assert_eq!(left_of(always, now + 1_000_000_000), Some(always));
+    }
+}

@@ -1,0 +1,250 @@
+//! Reads what the machine is doing, from the kernel's files and, where there is one, the system's bus.
+//!
+//! Linux tells through `/sys` and `/proc`, a desktop through logind and NetworkManager. Elsewhere, and where nobody
+//! answers, a fact stays unknown.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use jiff::ZonedDateTime;
+
+use super::{Facts, Rules};
+use crate::clock::Clock;
+
+/// Longest file that is read for a fact.
+const FILE_BYTES_MAX: u64 = 4096;
+/// Programs that are looked at; a machine with more is no desktop.
+const PROGRAMS_MAX: usize = 8192;
+
+/// Where facts are read from.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The kernel's files on hardware: `/sys`.
+    pub sys: PathBuf,
+    /// The kernel's files on programs: `/proc`.
+    pub proc: PathBuf,
+    /// Whether the system's bus is asked.
+    pub bus: bool,
+}
+
+impl Default for Sources {
+    /// This machine's.
+    fn default() -> Self {
+        Self { sys: PathBuf::from("/sys"), proc: PathBuf::from("/proc"), bus: true }
+    }
+}
+
+impl Sources {
+    /// What `rules` ask about; what no rule minds is not read. Blocks.
+    #[must_use]
+    pub fn look(&self, rules: &Rules, clock: &dyn Clock) -> Facts {
+        let mut facts = Facts::silent(local_time(clock));
+        if !rules.on_battery {
+            facts.on_battery = on_battery(&self.sys);
+        }
+        if !rules.pause_for_apps.is_empty() {
+            facts.programs = programs(&self.proc);
+        }
+        if self.bus {
+            facts.metered = if rules.on_metered { None } else { bus::metered() };
+            facts.idle = if rules.only_when_idle { bus::idle() } else { None };
+        }
+        facts
+    }
+}
+
+fn local_time(clock: &dyn Clock) -> ZonedDateTime {
+    let unix_ms = i64::try_from(clock.unix_ms()).unwrap_or(i64::MAX);
+    let now = jiff::Timestamp::from_millisecond(unix_ms).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    now.to_zoned_datetime(jiff::tz::TimeZone::system())
+}
+
+/// A small file's text.
+fn text(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    fs::File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// Whether a battery of the machine itself empties and nothing feeds it.
+fn on_battery(sys: &Path) -> Option<bool> {
+    let supplies = fs::read_dir(sys.join("class/power_supply")).ok()?;
+    let (mut fed, mut emptying) = (None, None);
+    for supply in supplies.flatten().map(|entry| entry.path()) {
+        // A mouse has a battery too.
+        if text(&supply.join("scope")).is_some_and(|scope| scope == "Device") {
+            continue;
+        }
+        match text(&supply.join("type")).as_deref() {
+            Some("Battery") => match text(&supply.join("status")).as_deref() {
+                Some("Discharging") => emptying = Some(true),
+                Some("Charging" | "Full" | "Not charging") => emptying = emptying.or(Some(false)),
+                _ => {}
+            },
+            Some(_) => match text(&supply.join("online")).as_deref() {
+                Some("0") => fed = fed.or(Some(false)),
+                Some(_) => fed = Some(true),
+                None => {}
+            },
+            None => {}
+        }
+    }
+    match (emptying, fed) {
+        (_, Some(true)) => Some(false),
+        (Some(emptying), _) => Some(emptying),
+        // Without a battery there is nothing to run on but mains.
+        (None, _) => None,
+    }
+}
+
+/// Names of all programs: what the kernel calls them, and the file name of what was started, which may be longer.
+fn programs(proc: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(proc).into_iter().flatten().flatten().take(PROGRAMS_MAX) {
+        if !entry.file_name().to_string_lossy().bytes().all(|c| c.is_ascii_digit()) {
+            continue;
+        }
+        names.extend(text(&entry.path().join("comm")));
+        let line = text(&entry.path().join("cmdline")).unwrap_or_default();
+        let started = line.split('\0').next().unwrap_or_default();
+        // Programs for Windows have paths of Windows.
+        names.extend(started.rsplit(['/', '\\']).next().filter(|name| !name.is_empty()).map(str::to_owned));
+    }
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+#[cfg(all(target_os = "linux", feature = "desktop"))]
+mod bus {
+    //! The system's bus. A service that is not there is not started for our sake.
+
+    use std::time::Duration;
+
+    use zbus::blocking::connection::Builder;
+    use zbus::blocking::{Connection, Proxy};
+    use zbus::proxy::CacheProperties;
+    use zbus::zvariant::OwnedValue;
+
+    /// Longest wait for an answer.
+    const PATIENCE: Duration = Duration::from_secs(2);
+
+    fn property(service: &'static str, path: &'static str, interface: &'static str, name: &str) -> Option<OwnedValue> {
+        let bus: Connection = Builder::system().ok()?.method_timeout(PATIENCE).build().ok()?;
+        let proxy: Proxy<'_> = zbus::blocking::proxy::Builder::new(&bus)
+            .destination(service)
+            .ok()?
+            .path(path)
+            .ok()?
+            .interface(interface)
+            .ok()?
+            .cache_properties(CacheProperties::No)
+            .build()
+            .ok()?;
+        proxy.get_property::<OwnedValue>(name).ok()
+    }
+
+    /// NetworkManager's word on the connection in use.
+    pub fn metered() -> Option<bool> {
+        const SERVICE: &str = "org.freedesktop.NetworkManager";
+        let value = property(SERVICE, "/org/freedesktop/NetworkManager", SERVICE, "Metered")?;
+        // NMMetered: yes, no, guess yes, guess no.
+        match u32::try_from(value).ok()? {
+            1 | 3 => Some(true),
+            2 | 4 => Some(false),
+            _ => None,
+        }
+    }
+
+    /// logind's word on whether somebody is at the session.
+    pub fn idle() -> Option<bool> {
+        const SERVICE: &str = "org.freedesktop.login1";
+        let path = "/org/freedesktop/login1/session/auto";
+        let value = property(SERVICE, path, "org.freedesktop.login1.Session", "IdleHint")?;
+        bool::try_from(value).ok()
+    }
+}
+
+#[cfg(not(all(target_os = "linux", feature = "desktop")))]
+mod bus {
+    //! Nobody to ask.
+
+    pub fn metered() -> Option<bool> {
+        None
+    }
+
+    pub fn idle() -> Option<bool> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        for (name, content) in files {
+            let path = dir.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_battery_counts_when_it_is_the_machines_and_empties() {
+        let told = |files: &[(&str, &str)]| {
+            let sys = tempfile::tempdir().unwrap();
+            write(sys.path(), files);
+            on_battery(sys.path())
+        };
+        let battery = |status: &'static str| {
+            [("class/power_supply/BAT0/type", "Battery\n"), ("class/power_supply/BAT0/status", status)]
+        };
+        let mains = |online: &'static str| {
+            [("class/power_supply/AC/type", "Mains\n"), ("class/power_supply/AC/online", online)]
+        };
+        assert_eq!(told(&[]), None, "no such directory");
+        assert_eq!(told(&mains("1\n")), Some(false));
+        assert_eq!(told(&mains("0\n")), None, "a desktop whose supply says nothing runs on mains all the same");
+        assert_eq!(told(&battery("Discharging\n")), Some(true));
+        assert_eq!(told(&battery("Full\n")), Some(false));
+        assert_eq!(told(&battery("Unknown\n")), None);
+        assert_eq!(told(&[battery("Discharging\n"), mains("1\n")].concat()), Some(false));
+        assert_eq!(told(&[battery("Discharging\n"), mains("0\n")].concat()), Some(true));
+        let mouse = [&battery("Discharging\n")[..], &[("class/power_supply/BAT0/scope", "Device\n")]].concat();
+        assert_eq!(told(&mouse), None, "a mouse");
+    }
+
+    #[test]
+    fn programs_are_known_by_both_their_names() {
+        let proc = tempfile::tempdir().unwrap();
+        write(
+            proc.path(),
+            &[
+                ("12/comm", "a-name-cut-at-f\n"),
+                ("12/cmdline", "/opt/x/a-name-cut-at-fifteen\0--flag\0"),
+                ("13/comm", "wine64\n"),
+                ("13/cmdline", "C:\\Games\\Game.exe\0"),
+                ("14/comm", "kworker\n"),
+                ("14/cmdline", ""),
+                ("self/comm", "not-a-number\n"),
+            ],
+        );
+        let expected = ["Game.exe", "a-name-cut-at-f", "a-name-cut-at-fifteen", "kworker", "wine64"];
+        assert_eq!(programs(proc.path()), expected);
+    }
+
+    #[test]
+    fn this_machine_is_looked_at_without_harm_and_only_for_what_a_rule_minds() {
+        let clock = SystemClock::default();
+        let mut rules = Rules { on_battery: true, on_metered: true, ..Rules::default() };
+        let facts = Sources::default().look(&rules, &clock);
+        assert_eq!((facts.on_battery, facts.metered, facts.idle, facts.programs.len()), (None, None, None, 0));
+        rules.pause_for_apps = vec!["x".into()];
+        let facts = Sources::default().look(&rules, &clock);
+        assert!(!cfg!(target_os = "linux") || !facts.programs.is_empty());
+        assert!((facts.now.timestamp().as_millisecond() - clock.unix_ms() as i64).abs() < 60_000);
+    }
+}

@@ -1,0 +1,142 @@
+//! The wallet's errands: phrases, restoring, passwords where there is no keyring, and leaving for good.
+
+use std::fs;
+
+use kvasir::engine::{Needs, Stored};
+use zeroize::Zeroizing;
+
+use super::*;
+
+const PHRASE: &str = "abandon abandon abandon abandon abandon abandon abandon abandon abandon abandon abandon about";
+const PHRASE_ADDRESS: &str = "HAgk14JpMQLgt6rVgv7cBQFJWFto5Dqxi472uT3DKpqk";
+
+fn secret(text: &str) -> Zeroizing<String> {
+    Zeroizing::new(text.to_owned())
+}
+
+async fn code<T>(done: impl Future<Output = Result<T, kvasir::engine::EngineError>>) -> Option<&'static str> {
+    done.await.err().map(|error| error.code())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_phrase_is_shown_verified_and_remembered_as_backed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let desk = Desk::start(dir.path());
+    let status = desk.ready().await;
+    let shown = |status: &Status| (status.wallet.backed_up, status.wallet.has_phrase, status.wallet.stored);
+    assert_eq!(shown(&status), (false, true, Stored::Keyring));
+    let words = desk.engine.show_phrase().await.unwrap();
+    assert_eq!(words.len(), 12);
+    let answer = |place: usize| (place, secret(&words[place - 1].to_uppercase()));
+    assert_eq!(code(desk.engine.verify_phrase(vec![answer(1), answer(1), answer(2)])).await, Some("few_words"));
+    let wrong = vec![answer(1), answer(7), (12, secret("zzz"))];
+    assert_eq!(code(desk.engine.verify_phrase(wrong)).await, Some("wrong_word"));
+    assert_eq!(
+        code(desk.engine.verify_phrase(vec![answer(1), answer(7), (13, secret("zzz"))])).await,
+        Some("wrong_word")
+    );
+    assert!(!desk.engine.status().wallet.backed_up);
+    desk.engine.verify_phrase(vec![answer(1), answer(7), answer(12)]).await.unwrap();
+    assert!(desk.engine.status().wallet.backed_up);
+    desk.stop().await;
+    let desk = Desk::start(dir.path());
+    assert!(desk.ready().await.wallet.backed_up, "after a restart too");
+    // Another wallet is another backup.
+    desk.engine.new_wallet().await.unwrap();
+    assert!(!desk.engine.status().wallet.backed_up);
+    desk.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_key_comes_back_with_its_own_phrase_and_with_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let desk = Desk::start(dir.path());
+    desk.ready().await;
+    assert_eq!(code(desk.engine.restore_wallet(secret("abandon about"))).await, Some("phrase_count"));
+    desk.engine.restore_wallet(secret(PHRASE)).await.unwrap();
+    let status = desk.engine.status();
+    assert_eq!((address(&status).to_string(), status.wallet.backed_up), (PHRASE_ADDRESS.to_owned(), true));
+    desk.stop().await;
+    fs::remove_file(dir.path().join(format!("{PHRASE_ADDRESS}.wallet"))).unwrap();
+
+    let desk = Desk::start(dir.path());
+    let lost = desk.until("a missing key", |s| matches!(s.wallet.state, WalletState::KeyMissing { .. })).await;
+    assert_eq!(lost.wallet.needs, Some(Needs::Restore));
+    let other = Wallet::generate().unwrap().phrase().unwrap().words().join(" ");
+    assert_eq!(code(desk.engine.restore_wallet(secret(&other))).await, Some("other_wallet"));
+    desk.engine.restore_wallet(secret(PHRASE)).await.unwrap();
+    assert_eq!(address(&desk.engine.status()).to_string(), PHRASE_ADDRESS);
+    desk.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_keyring_a_password_keeps_the_wallet() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = || Desk::with_store(dir.path(), Arc::new(NoKeyring));
+    let failed = |s: &Status| matches!(s.wallet.state, WalletState::Failed { .. });
+    let desk = start();
+    let status = desk.until("no keyring", failed).await;
+    assert_eq!((status.wallet.needs, status.wallet.stored), (Some(Needs::Password), Stored::None));
+    assert_eq!(code(desk.engine.set_password(secret("short"))).await, Some("weak_password"));
+    desk.engine.set_password(secret("correct horse")).await.unwrap();
+    let status = desk.engine.status();
+    let wallet = address(&status);
+    assert_eq!(status.wallet.stored, Stored::PasswordFile);
+    let phrase = desk.engine.show_phrase().await.unwrap().join(" ");
+    desk.stop().await;
+
+    let desk = start();
+    let locked = desk.until("a locked wallet", failed).await;
+    assert_eq!((locked.wallet.needs, locked.wallet.stored), (Some(Needs::Password), Stored::PasswordFile));
+    assert_eq!(code(desk.engine.unlock(secret("wrong horse 12"))).await, Some("wallet_password"));
+    assert_eq!(code(desk.engine.new_wallet()).await, Some("wallet_locked"), "never a silent new wallet");
+    desk.engine.unlock(secret("correct horse")).await.unwrap();
+    assert_eq!(address(&desk.engine.status()), wallet);
+    desk.engine.set_password(secret("another horse")).await.unwrap();
+    desk.stop().await;
+
+    // The file is lost: the phrase brings the wallet back, under a new password.
+    fs::remove_file(dir.path().join(format!("{wallet}.sealed"))).unwrap();
+    let desk = start();
+    desk.until("no keyring", failed).await;
+    desk.engine.set_password(secret("third horse")).await.unwrap();
+    assert_eq!(desk.engine.status().wallet.needs, Some(Needs::Restore));
+    desk.engine.restore_wallet(secret(&phrase)).await.unwrap();
+    assert_eq!(address(&desk.engine.status()), wallet);
+    desk.stop().await;
+    // Where the keyring works, no password is taken.
+    let other = tempfile::tempdir().unwrap();
+    let desk = Desk::start(other.path());
+    desk.ready().await;
+    assert_eq!(code(desk.engine.set_password(secret("correct horse"))).await, Some("keyring_keeps"));
+    desk.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leaving_for_good_wants_a_backup_or_a_word_and_takes_only_what_is_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let network = network().await;
+    let desk = Desk::start(dir.path());
+    let wallet = address(&desk.ready().await);
+    desk.join(&network.join_code().unwrap()).await;
+    desk.engine.contribute(true).await.unwrap();
+    desk.until("a slice", |s| matches!(s.slice, Slice::Held { .. })).await;
+    fs::write(dir.path().join("holiday.jpg"), "mine").unwrap();
+
+    let experts = || fs::read_dir(dir.path().join("experts")).into_iter().flatten().count();
+    assert!(experts() > 0);
+    desk.engine.delete_slices().await.unwrap();
+    let status = desk.engine.status();
+    assert_eq!((experts(), status.contributing, status.link), (0, false, Link::Off));
+
+    assert_eq!(code(desk.engine.remove_everything(false)).await, Some("not_backed_up"));
+    assert_eq!(address(&desk.engine.status()), wallet);
+    desk.engine.remove_everything(true).await.unwrap();
+    let status = desk.engine.status();
+    assert!(status.network.is_none() && !matches!(status.wallet.state, WalletState::Ready { .. }));
+    desk.stop().await;
+    let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["holiday.jpg", "lock"]);
+    network.stop().await.unwrap();
+}
