@@ -15,7 +15,6 @@ pub mod health;
 pub mod https;
 pub mod peer;
 mod pinned;
-pub mod probe;
 pub mod proxy;
 pub mod resolve;
 pub mod route;
