@@ -24,6 +24,9 @@ const NO_DRIVER: [(&str, &str); 2] = [("VK_DRIVER_FILES", "/nowhere"), ("VK_ICD_
 /// The number that says something; all others but TLS's version differ from run to run.
 const TELLING: &str = "127.0.0.1";
 
+/// The snapshot that shows what to do for a machine without a GPU.
+const NO_GPU: &str = "no_gpu";
+
 /// What an examination printed.
 struct Said {
     code: Option<i32>,
@@ -35,7 +38,6 @@ fn examined(mut command: Command) -> Said {
     let output = command.output().expect("it runs");
     assert!(start.elapsed() < VERDICT, "a verdict after {:?}", start.elapsed());
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
     println!("{} ms", start.elapsed().as_millis());
     Said { code: output.status.code(), text: text(&output.stdout) }
 }
@@ -87,10 +89,25 @@ fn without_numbers(line: &str) -> String {
     out
 }
 
+/// What to do about a GPU depends on the machine: the text without it.
+fn without_advice(text: &str) -> String {
+    let mut is_about_the_gpu = false;
+    let mut out = String::new();
+    for line in text.lines() {
+        match line.split_once('→') {
+            Some((before, _)) if is_about_the_gpu => out.push_str(&format!("{before}→ ADVICE\n")),
+            _ => out.push_str(&format!("{line}\n")),
+        }
+        is_about_the_gpu = line.starts_with("warn  GPU");
+    }
+    out
+}
+
 /// Compares with the snapshot, or writes it.
 fn matches_snapshot(name: &str, text: &str, dir: &Path) {
     let path: PathBuf = data("doctor").join(format!("{name}.txt"));
     let text = plain(text, dir);
+    let text = if name == NO_GPU { text } else { without_advice(&text) };
     if std::env::var_os("KVASIR_WRITE_SNAPSHOTS").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         return std::fs::write(&path, text).unwrap();
@@ -154,7 +171,11 @@ async fn a_network_that_works_and_what_can_be_wrong_at_this_end_of_it() {
     // Before there is a wallet, on a machine without a GPU.
     let said = examined(doctor(here, &join));
     assert_eq!(said.code, Some(0), "{}", said.text);
-    matches_snapshot("no_gpu", &said.text, here);
+    if ["/dev/dri", "/dev/nvidia0", "/dev/dxg"].iter().any(|node| Path::new(node).exists()) {
+        println!("this machine has a GPU's device, so the advice is another:\n{}", said.text);
+    } else {
+        matches_snapshot(NO_GPU, &said.text, here);
+    }
 
     assert_eq!(ended(here, &["wallet", "create", "--state", "worker"]).0, Some(0));
     let mut command = doctor(here, &[&join[..], &["--allow-software"]].concat());
@@ -284,5 +305,9 @@ fn a_desktop_without_a_keyring() {
     command.env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere").env_remove("DISPLAY").env_remove("XDG_RUNTIME_DIR");
     let said = examined(command);
     let keyring: Vec<&str> = said.text.lines().skip_while(|line| !line.contains("Keyring")).take(2).collect();
-    matches_snapshot("no_keyring", &keyring.join("\n"), dir.path());
+    let text = keyring.join("\n");
+    // What the system's own libraries say of a bus that is not there differs between them.
+    let (before, rest) = text.split_once("not available: ").expect("a reason");
+    let (_, after) = rest.split_once(". Unlock").expect("its end");
+    matches_snapshot("no_keyring", &format!("{before}not available: REASON. Unlock{after}"), dir.path());
 }

@@ -241,7 +241,7 @@ async fn a_peer_over_its_limit_is_closed_at_once_and_counted() {
 
 #[tokio::test]
 async fn credits_are_given_once_across_repeated_polls_restarts_and_two_gateways() {
-    let mut hub = TestHub::start().await;
+    let hub = TestHub::start().await;
     let dir = tempfile::tempdir().unwrap();
     let ledger = Ledger::open(&format!("sqlite:{}", dir.path().join("ledger.db").display())).await.unwrap();
     let wallet = format!("/v1/wallets/{WALLET}");
@@ -256,20 +256,28 @@ async fn credits_are_given_once_across_repeated_polls_restarts_and_two_gateways(
 
     // The position is lost, the gateway starts again beside a second one, and more work comes.
     first.stop().await;
-    ledger.set_poll_position(&hub.addr.to_string(), Position::default()).await.unwrap();
+    ledger.set_poll_position(&HUB.to_string(), Position::default()).await.unwrap();
     let again = TestGateway::start(hub.addr, &ledger, |_| ()).await;
     let beside = TestGateway::start(hub.addr, &ledger, |_| ()).await;
+    hub.put_of(2, 0).await;
     hub.put(2_000_000).await;
     let body = beside.get_until(&wallet, |body| body["work_bytes"] == 2_000_000).await;
     assert_eq!((&body["pending_nano_kvr"], &body["sequence"]), (&14_000_000.into(), &2.into()));
 
-    // The hub comes back with an older ledger: its counters are behind, nothing is paid twice.
-    hub.meters = Ledger::open("sqlite::memory:").await.unwrap();
-    let status = again.get_until("/status", |s| s["hubs"][0]["backbone_reachable"] == true).await;
-    assert_eq!((&status["hubs"][0]["hub"], &status["hubs"][0]["meters_refused"]), (&HUB.to_string().into(), &0.into()));
-    again.stop().await;
-    beside.stop().await;
-    assert_eq!(ledger.wallet(WALLET).await.unwrap().pending_nano_kvr.0, 14_000_000);
+    // The hub comes back with an older ledger: its counters are behind, nothing is paid twice, and new work is paid.
+    let addr = hub.addr;
+    hub.stop().await;
+    let hub = TestHub::start_on(TcpListener::bind(addr).await.unwrap(), HUB).await;
+    hub.put(1_000).await;
+    hub.put_of(3, 64).await;
+    for gateway in [again, beside] {
+        gateway.get_until(&wallet, |body| body["work_bytes"] == 2_000_064).await;
+        let status = gateway.get("/status").await.1;
+        let leg = &status["hubs"][0];
+        assert_eq!((&leg["hub"], &leg["meters_refused"]), (&HUB.to_string().into(), &0.into()));
+        gateway.stop().await;
+    }
+    assert_eq!(ledger.wallet(WALLET).await.unwrap().pending_nano_kvr.0, 14_000_448);
     assert!(ledger.check().await.unwrap().is_sound());
 }
 

@@ -8,6 +8,8 @@ mod convert;
 mod crowd;
 mod demo;
 mod dispatch;
+#[cfg(target_os = "linux")]
+mod doctor;
 mod elastic;
 mod engine;
 mod exact;
@@ -37,6 +39,8 @@ mod operators;
 mod outbound;
 mod peer;
 mod processes;
+#[cfg(target_os = "linux")]
+mod readme;
 mod reference;
 mod refused_models;
 #[cfg(unix)]

@@ -98,6 +98,26 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON document")
 }
 
+/// Waits until the workers' owners see pay: it arrives with the next poll of the hub's meters.
+fn paid(world: &World, block: &Block<'_>) {
+    let start = Instant::now();
+    loop {
+        let statements = block.users.iter().map(|user| json(&world.output(user, block.script)));
+        let bytes: u64 = statements
+            .map(|statement| {
+                let bytes = statement["work_bytes"].as_u64().expect("bytes");
+                assert_eq!(statement["pending_nano_kvr"], bytes * 7, "{statement}");
+                bytes
+            })
+            .sum();
+        if bytes > 0 {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "nobody was paid");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn a_newcomer_who_types_what_readme_says_gets_text_and_pays_two_workers() {
     let possible = || Command::new("unshare").args(["--mount", "--net", "true"]).status().is_ok_and(|s| s.success());
@@ -110,34 +130,19 @@ fn a_newcomer_who_types_what_readme_says_gets_text_and_pays_two_workers() {
     let mut running = Vec::new();
     let mut said = BTreeMap::new();
     for block in &blocks {
-        // A worker's pay arrives with the next poll of its hub's meters.
-        let start = Instant::now();
-        let mut paid = 0;
         for user in &block.users {
-            match block.until {
-                Some(words) => {
-                    // In the shell's place, so that a signal reaches the program itself.
-                    let mut process = Process::of(world.command(user, &format!("exec {}", block.script)));
-                    process.after(words);
-                    running.push(process);
-                }
-                None => {
-                    let mut output = world.output(user, block.script);
-                    while block.name == "pay" && json(&output)["work_bytes"] == 0 && start.elapsed() < PATIENCE {
-                        std::thread::sleep(Duration::from_millis(100));
-                        output = world.output(user, block.script);
-                    }
-                    if block.name == "pay" {
-                        paid += json(&output)["work_bytes"].as_u64().expect("bytes");
-                        let statement = json(&output);
-                        let bytes = statement["work_bytes"].as_u64().expect("bytes");
-                        assert_eq!(statement["pending_nano_kvr"], bytes * 7, "{statement}");
-                    }
-                    said.insert(block.name, output);
-                }
+            if let Some(words) = block.until {
+                // In the shell's place, so that a signal reaches the program itself.
+                let mut process = Process::of(world.command(user, &format!("exec {}", block.script)));
+                process.after(words);
+                running.push(process);
+            } else if block.name != "pay" {
+                said.insert(block.name, world.output(user, block.script));
             }
         }
-        assert!(block.name != "pay" || paid > 0, "nobody was paid");
+        if block.name == "pay" {
+            paid(&world, block);
+        }
     }
     let (remote, local) = (json(&said["remote"]), json(&said["local"]));
     let text = local["text"].as_str().expect("text");

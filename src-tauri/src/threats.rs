@@ -28,6 +28,9 @@
 //! - *Posing as the hub or as a gateway.* Between machines both show a pinned ed25519 key in TLS 1.3; without keys they
 //!   talk on loopback only ([`peer`](crate::net::peer)). The address that a gateway reports of a worker is therefore
 //!   believed only from a gateway of ours.
+//!   A hub that dials in proves its pinned key in the same way, on the public port; whoever holds no such key gets nothing
+//!   kept, and a hub keeps a bounded number of connections. What a hub says is credited, so a hub's key is worth as much
+//!   as the accounts.
 //! - *Finding hub or backbone directly.* Both refuse to listen on public or unspecified addresses without
 //!   `--allow-public` ([`bind`](crate::net::bind)).
 //!

@@ -30,6 +30,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A hub: answers polls from a ledger of its own and hands every upgrade to the test.
 pub(crate) struct TestHub {
     pub(crate) addr: SocketAddr,
+    key: PublicKey,
     pub(crate) meters: Ledger,
     pub(crate) upgrades: mpsc::Receiver<(String, TcpStream)>,
     serving: JoinHandle<()>,
@@ -37,17 +38,21 @@ pub(crate) struct TestHub {
 
 impl TestHub {
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_on(TcpListener::bind("127.0.0.1:0").await.unwrap(), HUB).await
+    }
+
+    /// The hub of a key on a listener of the test's.
+    pub(crate) async fn start_on(listener: TcpListener, key: PublicKey) -> Self {
         let addr = listener.local_addr().unwrap();
         let meters = Ledger::open("sqlite::memory:").await.unwrap();
         let (sender, upgrades) = mpsc::channel(16);
         let book = meters.clone();
         let serving = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(Self::answer(stream, book.clone(), sender.clone()));
+                tokio::spawn(Self::answer(stream, key, book.clone(), sender.clone()));
             }
         });
-        Self { addr, meters, upgrades, serving }
+        Self { addr, key, meters, upgrades, serving }
     }
 
     /// Nobody listens any more.
@@ -56,7 +61,7 @@ impl TestHub {
         let _ = self.serving.await;
     }
 
-    async fn answer(mut stream: TcpStream, book: Ledger, sender: mpsc::Sender<(String, TcpStream)>) {
+    async fn answer(mut stream: TcpStream, key: PublicKey, book: Ledger, sender: mpsc::Sender<(String, TcpStream)>) {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             match stream.read_u8().await {
@@ -67,7 +72,7 @@ impl TestHub {
         let target = head.split(' ').nth(1).unwrap().to_owned();
         let body = if let Some(query) = target.strip_prefix("/v1/meters?after=") {
             let (after, limit) = query.split_once("&limit=").unwrap();
-            let page = book.meter_page(HUB, after.parse().unwrap(), None, limit.parse().unwrap()).await.unwrap();
+            let page = book.meter_page(key, after.parse().unwrap(), None, limit.parse().unwrap()).await.unwrap();
             serde_json::to_string(&page).unwrap()
         } else if target == "/status" {
             json!({ "backbone_reachable": true, "sessions": 1 }).to_string()
@@ -84,9 +89,14 @@ impl TestHub {
     }
 
     pub(crate) async fn put(&self, work_bytes: u64) {
+        self.put_of(1, work_bytes).await;
+    }
+
+    /// A session of that number has come to so much.
+    pub(crate) async fn put_of(&self, session: u8, work_bytes: u64) {
         let meter = Meter {
-            hub: HUB,
-            session: Hex([1; 16]),
+            hub: self.key,
+            session: Hex([session; 16]),
             wallet: WALLET,
             epoch: 1,
             assignments: work_bytes / 12_288,

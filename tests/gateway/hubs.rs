@@ -1,13 +1,13 @@
 //! Several hubs behind one gateway: who gets a worker, who loses one, and how workers are told that a gateway leaves.
 
 use kvasir::ledger::Ledger;
-use kvasir::types::GatewayRun;
+use kvasir::types::{GatewayRun, PublicKey};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use super::harness::{PATIENCE, SWITCHING, TestGateway, TestHub, Tls, UPGRADE, pair, spliced};
+use super::harness::{PATIENCE, SWITCHING, TestGateway, TestHub, Tls, UPGRADE, WALLET, pair, spliced};
 
 /// Two hubs, the first of them with more workers to come, and their gateway.
 async fn two_hubs() -> ([TestHub; 2], TestGateway) {
@@ -121,5 +121,27 @@ async fn a_gateway_that_stops_has_its_workers_sent_away_and_ends_with_the_last_o
     }
     assert!(!gateway.task.is_finished());
     drop((worker, stream));
+    gateway.stop().await;
+}
+
+/// Each gateway's machine may have a hub of its own at the same address; here they follow each other.
+#[tokio::test]
+async fn hubs_at_one_address_have_a_position_each() {
+    let ledger = Ledger::open("sqlite::memory:").await.unwrap();
+    let wallet = format!("/v1/wallets/{WALLET}");
+    let hub = TestHub::start().await;
+    hub.put(12_288).await;
+    let gateway = TestGateway::start(hub.addr, &ledger, |_| ()).await;
+    gateway.get_until(&wallet, |body| body["work_bytes"] == 12_288).await;
+    gateway.stop().await;
+    let addr = hub.addr;
+    hub.stop().await;
+
+    let other = TestHub::start_on(TcpListener::bind(addr).await.unwrap(), PublicKey([8; 32])).await;
+    for session in [2, 3] {
+        other.put_of(session, 64).await;
+    }
+    let gateway = TestGateway::start(addr, &ledger, |_| ()).await;
+    gateway.get_until(&wallet, |body| body["work_bytes"] == 12_288 + 2 * 64).await;
     gateway.stop().await;
 }

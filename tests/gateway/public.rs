@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvasir::gateway::Subscribers;
+use kvasir::ledger::{ClaimTerms, Ledger};
 use kvasir::net::certificate::CertificateFiles;
 use kvasir::net::tls::{TrialCertificates, client_config_from_pem, wrap_client};
 use kvasir::wire::speed::{SPEED_PATH, content};
@@ -13,7 +14,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::harness::{HUB, PATIENCE, TestGateway, Tls, UPGRADE, WALLET, pair, spliced};
+use super::harness::{HUB, PATIENCE, TestGateway, TestHub, Tls, UPGRADE, WALLET, pair, spliced};
+#[cfg(unix)]
+use crate::support::postgres;
 
 fn asks(target: &str, more: &str) -> String {
     format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n")
@@ -174,6 +177,50 @@ async fn the_operator_sees_each_leg_and_counters_and_the_public_neither_addresse
     gateway.trigger.fire();
     timeout(PATIENCE, async { while gateway.admin("/healthz").await.0 != 503 {} }).await.unwrap();
     drop((held, silent));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn accounts_that_fail_are_not_blamed_on_the_hub() {
+    let (_hub, gateway, ledger) = pair(|_| ()).await;
+    gateway.get_until("/status", |status| status["hubs"][0]["backbone_reachable"] == true).await;
+    ledger.close().await;
+    let told = async {
+        loop {
+            let (_, body) = gateway.admin("/status").await;
+            if body.contains("the gateway's accounts") {
+                return serde_json::from_str::<Value>(&body).unwrap();
+            }
+        }
+    };
+    let leg = &timeout(PATIENCE, told).await.unwrap()["hubs"][0];
+    assert_eq!((&leg["reachable"], &leg["takes_workers"]), (&true.into(), &true.into()), "{leg}");
+    gateway.stop().await;
+}
+
+/// A store of eight connections, and a table that whoever reads a day of credits has to wait for.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_crowd_that_asks_what_it_may_claim_leaves_the_accounts_to_others() {
+    let Some(server) = postgres::shared() else { return };
+    let url = server.database().await;
+    let (hub, ledger) = (TestHub::start().await, Ledger::open(&url).await.unwrap());
+    let terms = ClaimTerms { operator: HUB, hold: Duration::ZERO };
+    let gateway = TestGateway::start(hub.addr, &ledger, |config| config.claims = Some(terms)).await;
+    let pool = sqlx::AnyPool::connect(&url).await.unwrap();
+    let mut held = pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE transfer IN ACCESS EXCLUSIVE MODE").execute(&mut *held).await.unwrap();
+    let claimable = format!("/v1/wallets/{WALLET}/claim");
+    let crowd = futures_util::future::join_all((0..20).map(|_| gateway.get(&claimable)));
+    let meanwhile = async {
+        counted(&gateway, "kvasir_gateway_requests_total 20\n").await;
+        let wallet = format!("/v1/wallets/{WALLET}");
+        let (status, _) = timeout(Duration::from_secs(3), gateway.get(&wallet)).await.expect("room for others");
+        assert_eq!(status, 200);
+        held.rollback().await.unwrap();
+    };
+    let (answers, ()) = tokio::join!(crowd, meanwhile);
+    assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}");
     gateway.stop().await;
 }
 

@@ -7,7 +7,7 @@ use kvasir::clock::Clock;
 use kvasir::ledger::merkle::{self, Leaf};
 use kvasir::ledger::{ClaimRefusal, ClaimTerms, ExportError, Ledger, Meter};
 use kvasir::types::{NanoKvr, PublicKey};
-use kvasir::wallet::{SignedClaim, Wallet};
+use kvasir::wallet::{Claim, SignedClaim, Wallet};
 use kvasir::wire::signature::KeyPair;
 
 use super::{Place, RATE, assert_sound, meter, on_both_stores};
@@ -17,6 +17,9 @@ on_both_stores!(
     credit_is_claimed_after_a_day_and_paid_once,
     a_claim_is_refused_with_what_is_expected,
     credit_that_is_void_by_the_time_of_settlement_is_not_paid,
+    claims_that_cannot_be_paid_keep_back_no_other,
+    claims_on_another_operator_are_not_paid_with_this_ones_key,
+    a_wallet_that_is_not_paid_claims_now_and_then,
     batches_prove_what_every_wallet_was_ever_paid,
     claims_batches_and_settlements_are_immutable,
 );
@@ -153,6 +156,59 @@ async fn credit_that_is_void_by_the_time_of_settlement_is_not_paid(place: Place)
     world.work(1, 2000, 2000, 4).await;
     assert_eq!(world.balances(1).await, (0, 7000));
     assert_sound(&world.ledger).await;
+}
+
+async fn claims_that_cannot_be_paid_keep_back_no_other(place: Place) {
+    let world = World::new(&place).await;
+    world.work(0, 1000, 0, 1).await;
+    world.advance(DAY);
+    world.take(&world.claim(0, 7000, 1)).await.unwrap();
+    // As many as a batch takes, of wallets that were caught since, and whose addresses come first.
+    let (expires, beginning) = (world.now_s() + 9, Claim::beginning(&world.operator.public()));
+    let rows = (0..1000u16).map(|n| {
+        let mut caught = [0; 32];
+        caught[30..].copy_from_slice(&n.to_be_bytes());
+        format!("('{}', 1, 7000, {expires}, '{beginning}…', '', 0)", PublicKey(caught))
+    });
+    let insert = format!(
+        "INSERT INTO claim (wallet, sequence, lifetime_nano, expires_unix_s, words, signature, created_unix_ms) VALUES {}",
+        rows.collect::<Vec<_>>().join(", ")
+    );
+    sqlx::any::install_default_drivers();
+    let pool = sqlx::AnyPool::connect(&place.url).await.unwrap();
+    sqlx::query(sqlx::AssertSqlSafe(insert)).execute(&pool).await.unwrap();
+    pool.close().await;
+    let settled = world.ledger.settle(&world.operator).await.unwrap();
+    assert_eq!((settled.paid, settled.paid_nano_kvr.0, settled.short.len()), (1, 7000, 999));
+    let settled = world.ledger.settle(&world.operator).await.unwrap();
+    assert_eq!((settled.batch, settled.short.len()), (None, 1000));
+    assert_sound(&world.ledger).await;
+}
+
+async fn claims_on_another_operator_are_not_paid_with_this_ones_key(place: Place) {
+    let world = World::new(&place).await;
+    world.work(0, 1000, 0, 1).await;
+    world.advance(DAY);
+    world.take(&world.claim(0, 7000, 1)).await.unwrap();
+    let settled = world.ledger.settle(&KeyPair::from_seed(&[8; 32])).await.unwrap();
+    assert_eq!((settled.batch, settled.others), (None, vec![world.wallets[0].address()]));
+    let settled = world.ledger.settle(&world.operator).await.unwrap();
+    assert_eq!((settled.paid_nano_kvr.0, settled.others), (7000, vec![]));
+}
+
+async fn a_wallet_that_is_not_paid_claims_now_and_then(place: Place) {
+    let world = World::new(&place).await;
+    world.work(0, 1000, 0, 1).await;
+    world.advance(DAY);
+    let first = world.claim(0, 700, 1);
+    assert_eq!(world.take(&first).await, Ok(()));
+    world.advance(Duration::from_secs(60));
+    assert_eq!(world.take(&world.claim(0, 701, 2)).await, Err(ClaimRefusal::Often { wait_s: 540 }));
+    assert_eq!(world.take(&first).await, Ok(()), "the same one is no other");
+    world.advance(Duration::from_secs(540));
+    assert_eq!(world.take(&world.claim(0, 702, 2)).await, Ok(()));
+    assert_eq!(world.ledger.settle(&world.operator).await.unwrap().paid_nano_kvr.0, 702);
+    assert_eq!(world.take(&world.claim(0, 703, 3)).await, Ok(()), "who was paid does not wait");
 }
 
 async fn batches_prove_what_every_wallet_was_ever_paid(place: Place) {

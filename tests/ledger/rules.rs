@@ -1,7 +1,11 @@
 //! What a ledger takes, refuses and says, on both stores.
 
-use kvasir::ledger::{Ledger, LedgerError, Meter, Rate, Refusal};
+use std::time::Duration;
+
+use kvasir::ledger::{ClaimTerms, Ledger, LedgerError, Meter, Rate, Refusal};
 use kvasir::types::{Hex, NanoKvr, units};
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 
 use super::{HUB, Place, RATE, assert_sound, meter, on_both_stores, session, wallet};
 
@@ -11,6 +15,8 @@ on_both_stores!(
     a_void_takes_back_at_most_what_its_session_earned,
     the_gateway_refuses_bad_rows_by_name_and_applies_the_rest,
     the_hubs_meters_never_fall_and_an_old_epoch_is_fenced,
+    a_session_that_comes_twice_in_a_write_is_judged_twice_and_written_once,
+    a_meter_that_is_void_stays_void_when_it_is_raised,
     a_page_of_meters_has_a_limit_and_an_order,
     hubs_and_gateways_of_one_store_do_not_see_each_others_changes,
     a_mistyped_url_makes_no_ledger,
@@ -112,6 +118,71 @@ async fn the_hubs_meters_never_fall_and_an_old_epoch_is_fenced(place: Place) {
     let page = ledger.meter_page(HUB, 5, None, 1000).await.unwrap();
     assert_eq!((page.last_change_seq, page.meters.len(), page.meters[0].r#final), (6, 1, true));
     assert_eq!(page.meters[0].voided_bytes, 40);
+}
+
+async fn a_session_that_comes_twice_in_a_write_is_judged_twice_and_written_once(place: Place) {
+    let ledger = place.open().await;
+    ledger.next_epoch(HUB).await.unwrap();
+    let rows = [meter(0, 64, 0, 0), meter(1, 64, 0, 0), meter(0, 128, 0, 0), meter(0, 100, 0, 0), meter(1, 64, 0, 0)];
+    let put = ledger.put_meters(&rows).await.unwrap();
+    assert_eq!(put.written, 3);
+    let refused: Vec<_> = put.refused.into_iter().map(|refused| refused.refusal).collect();
+    assert_eq!(refused, [Refusal::Decreased { what: "assignments", expected: 2, got: 1 }]);
+    let page = ledger.meter_page(HUB, 0, None, 9).await.unwrap();
+    let written: Vec<_> = page.meters.iter().map(|m| (m.session, m.work_bytes, m.change_seq)).collect();
+    assert_eq!((written, page.last_change_seq), (vec![(session(0), 128, 1), (session(1), 64, 2)], 2));
+}
+
+/// A hub's meters were restored from a backup, and the wallet was caught before they were repaired.
+async fn a_meter_that_is_void_stays_void_when_it_is_raised(place: Place) {
+    let ledger = place.open().await;
+    ledger.next_epoch(HUB).await.unwrap();
+    ledger.put_meters(&[meter(0, 640, 0, 0), meter(1, 640, 0, 0)]).await.unwrap();
+    ledger.next_epoch(HUB).await.unwrap();
+    assert_eq!(ledger.void_meters(HUB, wallet(0), 2).await.unwrap(), 1);
+    let proven = [meter(0, 6400, 0, 0), meter(1, 6400, 0, 0)];
+    assert_eq!(ledger.raise_meters(&proven).await.unwrap().written, 2);
+    let rows = ledger.meters_after(HUB, 0, 9).await.unwrap();
+    let sums: Vec<_> = rows.iter().map(|m| (m.session, m.work_bytes, m.voided_bytes)).collect();
+    assert_eq!(sums, [(session(0), 6400, 6400), (session(1), 6400, 0)]);
+}
+
+fn is_late<T>(read: Result<Result<T, LedgerError>, Elapsed>) -> bool {
+    matches!(read, Ok(Err(LedgerError::Late)))
+}
+
+/// Everything that a server reads waits for a table that somebody else holds; then only the clock goes on.
+#[cfg(unix)]
+#[tokio::test]
+async fn no_read_waits_for_ever_for_a_store_that_stands_still() {
+    let Some(place) = Place::server().await else { return };
+    let ledger = place.open().await;
+    let pool = sqlx::AnyPool::connect(&place.url).await.unwrap();
+    let mut held = pool.begin().await.unwrap();
+    let lock = "LOCK TABLE account, transfer, meter, poll_position IN ACCESS EXCLUSIVE MODE";
+    sqlx::query(lock).execute(&mut *held).await.unwrap();
+    let terms = ClaimTerms { operator: HUB, hold: Duration::ZERO };
+    let reads = tokio::spawn(async move {
+        let (wallet, hour) = (wallet(0), Duration::from_secs(3600));
+        let reads = tokio::join!(
+            timeout(hour, ledger.wallet(wallet)),
+            timeout(hour, ledger.credits(wallet, 0)),
+            timeout(hour, ledger.poll_position("hub")),
+            timeout(hour, ledger.meters_after(HUB, 0, 1)),
+            timeout(hour, ledger.meter_page(HUB, 0, None, 1)),
+            timeout(hour, ledger.claimable(wallet, terms)),
+        );
+        [is_late(reads.0), is_late(reads.1), is_late(reads.2), is_late(reads.3), is_late(reads.4), is_late(reads.5)]
+    });
+    let waiting = "SELECT COUNT(*) AS waiting FROM pg_stat_activity \
+                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&pool).await.unwrap() < 6 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::pause();
+    assert_eq!(reads.await.unwrap(), [true; 6], "each ends by its own deadline");
+    tokio::time::resume();
+    held.rollback().await.unwrap();
 }
 
 async fn a_page_of_meters_has_a_limit_and_an_order(place: Place) {

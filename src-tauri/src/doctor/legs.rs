@@ -113,5 +113,11 @@ fn certificate(seen: &Seen, now_unix_s: u64) -> Check {
 
 fn judge(error: &DialError) -> Check {
     let (id, title) = titled(error.leg());
-    Check::fail(id, title, error.to_string(), error.remedy())
+    let remedy = match error {
+        DialError::Status { status: 502..=504, .. } => {
+            "the gateway is there and no hub behind it takes workers now: try again, or ask its operator"
+        }
+        other => other.remedy(),
+    };
+    Check::fail(id, title, error.to_string(), remedy)
 }

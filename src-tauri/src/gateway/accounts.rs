@@ -2,6 +2,7 @@
 //!
 //! A page may come twice, late, or from another gateway at the same time: the ledger credits what is new, once. The
 //! position in a hub's changes is kept in the ledger too, but only to ask for less; losing it costs nothing but a poll.
+//! It is kept under the hub's key: gateways of one ledger may reach different hubs at the same address of each machine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use super::subscriptions::Subscriptions;
 use crate::clock::{Clock, SystemClock};
 use crate::ledger::{Applied, Ledger, LedgerError, METERS_PER_PAGE_MAX, MeterPage, Position};
 use crate::shutdown::Shutdown;
+use crate::types::PublicKey;
 
 /// Longest pause between polls of a hub that does not answer.
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
@@ -37,6 +39,8 @@ enum PollError {
     Ledger(#[from] LedgerError),
     #[error("expected changes in order between {after} and {last}, got {got}")]
     Order { after: u64, last: u64, got: u64 },
+    #[error("expected meters of hub {expected}, got one of {got}")]
+    OtherHub { expected: PublicKey, got: PublicKey },
 }
 
 /// Codes of a hub for sessions whose link failed.
@@ -140,7 +144,9 @@ impl Accounts {
     /// Polls one hub once; whether it succeeded.
     async fn poll(&self, leg: &Leg) -> bool {
         let polled = self.poll_pages(leg).await;
-        leg.polled(polled.is_ok());
+        if !matches!(polled, Err(PollError::Ledger(_))) {
+            leg.polled(polled.is_ok());
+        }
         match polled {
             Ok(()) => {
                 let now = self.clock.unix_ms();
@@ -149,6 +155,12 @@ impl Accounts {
                     leg.error = None;
                 });
                 true
+            }
+            // Our own trouble: it says nothing of the hub, and is no reason to lead workers elsewhere.
+            Err(PollError::Ledger(error)) => {
+                tracing::error!(leg = leg.name, %error, "nothing is credited");
+                leg.tell(|leg| leg.error = Some(format!("the gateway's accounts: {error}")));
+                false
             }
             Err(error) => {
                 tracing::warn!(leg = leg.name, %error, "a poll failed");
@@ -163,15 +175,25 @@ impl Accounts {
     }
 
     async fn poll_pages(&self, leg: &Leg) -> Result<(), PollError> {
-        let name = &leg.name;
-        let mut position = self.ledger.poll_position(name).await?;
+        let mut known = leg.hub();
+        let mut position = match known {
+            Some(hub) => self.ledger.poll_position(&hub.to_string()).await?,
+            None => Position::default(),
+        };
         for _ in 0..PAGES_PER_POLL_MAX {
             let mut after = position.change_seq;
             // A hub of an earlier version names no run, and would not take one.
             let run = position.run.map(|run| format!("&run={run}")).unwrap_or_default();
-            let target = format!("/v1/meters?after={after}&limit={METERS_PER_PAGE_MAX}{run}");
+            let limit = if known.is_some() { METERS_PER_PAGE_MAX } else { 1 };
+            let target = format!("/v1/meters?after={after}&limit={limit}{run}");
             let page: MeterPage = hub_leg::get(leg, &target, &self.config).await?;
             leg.tell(|leg| (leg.hub, leg.version) = (Some(page.hub), Some(page.version.clone())));
+            let name = page.hub.to_string();
+            if known.replace(page.hub) != Some(page.hub) {
+                // Asked before it was known who answers: the position was another's.
+                position = self.ledger.poll_position(&name).await?;
+                continue;
+            }
             if let Some(from) = page.from.filter(|from| *from < after) {
                 tracing::warn!(hub = %page.hub, after, from, "a hub's ledger was restored from a backup");
                 after = from;
@@ -179,7 +201,7 @@ impl Accounts {
             if page.last_change_seq < after {
                 tracing::warn!(hub = %page.hub, after, last = page.last_change_seq, "a hub's ledger was replaced");
                 position = Position::default();
-                self.ledger.set_poll_position(name, position).await?;
+                self.ledger.set_poll_position(&name, position).await?;
                 continue;
             }
             let Some(last) = last_change(&page, after)? else { return Ok(()) };
@@ -189,7 +211,7 @@ impl Accounts {
                 self.subscriptions.refresh(page.meters.iter().map(|meter| meter.wallet)).await;
             }
             position = Position { change_seq: last, run: page.run };
-            self.ledger.set_poll_position(name, position).await?;
+            self.ledger.set_poll_position(&name, position).await?;
             if last == page.last_change_seq {
                 return Ok(());
             }
@@ -226,10 +248,14 @@ fn report(leg: &Leg, applied: &Applied) {
     leg.tell(|leg| leg.meters_refused += count);
 }
 
-/// The page's newest change; `None` when it is empty. Changes out of order would let a poll skip or repeat for ever.
+/// The page's newest change; `None` when it is empty. Changes out of order would let a poll skip or repeat for ever, and
+/// a hub speaks for no other.
 fn last_change(page: &MeterPage, after: u64) -> Result<Option<u64>, PollError> {
     let mut before = after;
     for meter in &page.meters {
+        if meter.hub != page.hub {
+            return Err(PollError::OtherHub { expected: page.hub, got: meter.hub });
+        }
         if meter.change_seq <= before || meter.change_seq > page.last_change_seq {
             return Err(PollError::Order { after: before, last: page.last_change_seq, got: meter.change_seq });
         }

@@ -17,7 +17,8 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::claims;
 use super::config::{Deadlines, GatewayConfig};
@@ -40,6 +41,10 @@ const BUFFER_BYTES_MAX: usize = 16 * 1024;
 /// Largest body that is read.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
+/// Requests at once that cost more than a row of the ledger: half of the connections that a SQLite ledger has, so that a
+/// crowd of them does not keep the polls from crediting.
+pub(super) const COSTLY_AT_ONCE: usize = 2;
+
 /// What the handlers share.
 #[derive(Debug)]
 pub struct Api {
@@ -59,6 +64,17 @@ pub struct Api {
     pub transfers: Transfers,
     /// What claims are taken, if any are.
     pub claims: Option<ClaimTerms>,
+    /// Room for costly requests.
+    pub costly: Semaphore,
+}
+
+impl Api {
+    /// Room for a request that reads a day of credits, or that asks a hub; whoever waits too long comes again.
+    pub(super) async fn room(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        let room = timeout(self.deadlines.hub, self.costly.acquire()).await;
+        let full = || Refusal::new(503, "busy", "too many ask the same now, try again");
+        room.ok().and_then(Result::ok).ok_or_else(full)
+    }
 }
 
 /// Who asks; every request of a connection carries it.

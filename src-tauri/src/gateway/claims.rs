@@ -33,7 +33,9 @@ fn terms(api: &Api) -> Result<ClaimTerms, Refusal> {
 
 /// `GET /v1/wallets/{address}/claim`.
 pub async fn claimable(State(api): State<Arc<Api>>, Path(address): Path<String>) -> Result<Json<Claimable>, Refusal> {
-    Ok(Json(api.ledger.claimable(parse_address(&address)?, terms(&api)?).await?))
+    let (address, terms) = (parse_address(&address)?, terms(&api)?);
+    let _room = api.room().await?;
+    Ok(Json(api.ledger.claimable(address, terms).await?))
 }
 
 /// `POST /v1/claims` with a [`SignedClaim`].
@@ -42,6 +44,7 @@ pub async fn take(State(api): State<Arc<Api>>, body: Bytes) -> Result<Json<Taken
     let signed: Option<SignedClaim> =
         (body.len() <= CLAIM_BYTES_MAX).then(|| serde_json::from_slice(&body).ok()).flatten();
     let signed = signed.ok_or_else(|| Refusal::new(400, "claim", "expected {\"text\": …, \"signature\": <hex>}"))?;
+    let _room = api.room().await?;
     let claim = api.ledger.take_claim(&signed, terms).await?;
     let claim = claim.map_err(|refusal| Refusal::new(409, refusal.code(), refusal.to_string()))?;
     tracing::info!(wallet = %claim.wallet, sequence = claim.sequence, lifetime = claim.lifetime.0, "a claim was taken");

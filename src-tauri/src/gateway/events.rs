@@ -19,6 +19,7 @@ use super::api::{Api, Caller, etag, parse_address};
 use super::reply::Refusal;
 use super::subscriptions::Subscription;
 use crate::ledger::WalletStatement;
+use crate::net::backoff::jitter;
 use crate::shutdown::Shutdown;
 
 /// What a listener is told to wait before it comes again, so that all of them do not come at once; up to twice that.
@@ -46,7 +47,7 @@ pub(super) async fn events(
     let subscription = api.subscriptions.subscribe(caller.peer, wallet).ok_or_else(|| {
         Refusal::new(503, "subscriptions", "no room for another subscription: ask for the wallet now and then")
     })?;
-    let first = Some(api.ledger.wallet(wallet).await?);
+    let first = Some(api.subscriptions.statement(wallet).await?);
     let until = Instant::now() + api.deadlines.subscription;
     caller.until.extend(until + api.deadlines.public);
     let shutdown = api.shutdown.clone();
@@ -57,7 +58,7 @@ pub(super) async fn events(
         let is_first = listening.last.replace(tag.clone()).is_none();
         let mut event = Event::default().event("statement").id(tag).json_data(&statement).ok()?;
         if is_first {
-            event = event.retry(RETRY + RETRY.mul_f64(jitter()));
+            event = event.retry(RETRY + jitter(RETRY));
         }
         Some((Ok::<_, Infallible>(event), listening))
     });
@@ -82,9 +83,4 @@ impl Listening {
             }
         }
     }
-}
-
-/// From 0 to 1; 0 where there is no randomness.
-fn jitter() -> f64 {
-    f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX)
 }

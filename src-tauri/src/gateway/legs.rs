@@ -152,6 +152,12 @@ impl Leg {
         change(&mut state.seen);
     }
 
+    /// Who answers there, once it was heard of.
+    #[must_use]
+    pub fn hub(&self) -> Option<PublicKey> {
+        self.state().seen.hub
+    }
+
     /// Whether its last poll was answered.
     pub fn polled(&self, answers: bool) {
         self.state().is_silent = !answers;

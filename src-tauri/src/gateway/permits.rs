@@ -92,6 +92,7 @@ pub struct Permit {
     peer: Peer,
     fresh: bool,
     held: Arc<Mutex<Held>>,
+    rates: Arc<Rates>,
 }
 
 impl Permits {
@@ -123,11 +124,17 @@ impl Permits {
         }
         held.all += 1;
         held.by_peer.insert(peer, OfPeer { all: of_peer.all + 1, fresh: of_peer.fresh + 1 });
-        Ok(Permit { peer, fresh: true, held: Arc::clone(&self.held) })
+        Ok(Permit { peer, fresh: true, held: Arc::clone(&self.held), rates: Arc::clone(&self.rates) })
     }
 }
 
 impl Permit {
+    /// It is a server of ours, which comes as often as it has to: it takes nothing from its neighbours' share.
+    pub fn is_ours(&mut self) {
+        self.requested();
+        self.rates.give_back(self.peer);
+    }
+
     /// A request was read: from now on the connection counts among those that are served.
     pub fn requested(&mut self) {
         if std::mem::take(&mut self.fresh) {
@@ -194,6 +201,17 @@ mod tests {
         let came = (0..5).map(|_| take(&permits, "192.0.2.1").map(drop)).collect::<Vec<_>>();
         assert_eq!(came, [Ok(()), Ok(()), Ok(()), Err(Limit::Rate), Err(Limit::Rate)]);
         assert!(take(&permits, "192.0.2.2").is_ok());
+    }
+
+    #[test]
+    fn a_hub_of_ours_takes_no_handshakes_from_its_address() {
+        let permits = Permits::new(Limits { handshakes_per_peer_minute: 2, fresh_per_peer: 1, ..Limits::default() });
+        for _ in 0..5 {
+            take(&permits, "192.0.2.1").unwrap().is_ours();
+        }
+        let stranger = take(&permits, "192.0.2.1").map(drop);
+        let came = [stranger, take(&permits, "192.0.2.1").map(drop), take(&permits, "192.0.2.1").map(drop)];
+        assert_eq!(came, [Ok(()), Ok(()), Err(Limit::Rate)]);
     }
 
     #[test]

@@ -48,8 +48,7 @@ impl Rates {
     /// Counts a handshake that begins at `now`; whether it is within the limit.
     pub fn take(&self, peer: Peer, now: Instant) -> bool {
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        let which = usize::try_from(self.secret.hash_one(peer) % SETS as u64).unwrap_or(0);
-        let Some(set) = sets.get_mut(which) else { return true };
+        let Some(set) = sets.get_mut(self.set_of(peer)) else { return true };
         let known = set.iter().position(|place| place.is_some_and(|place| place.peer == peer));
         let quietest = || (0..WAYS).min_by_key(|way| set.get(*way).copied().flatten().map(|place| place.busy_until));
         let Some(place) = known.or_else(quietest).and_then(|way| set.get_mut(way)) else { return true };
@@ -60,6 +59,19 @@ impl Rates {
         }
         *place = Some(Place { peer, busy_until });
         true
+    }
+
+    /// Takes the count of one handshake back.
+    pub fn give_back(&self, peer: Peer) {
+        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = sets.get_mut(self.set_of(peer)).into_iter().flatten().flatten();
+        for place in set.filter(|place| place.peer == peer) {
+            place.busy_until = place.busy_until.checked_sub(self.step).unwrap_or(place.busy_until);
+        }
+    }
+
+    fn set_of(&self, peer: Peer) -> usize {
+        usize::try_from(self.secret.hash_one(peer) % SETS as u64).unwrap_or(0)
     }
 }
 

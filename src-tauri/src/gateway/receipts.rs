@@ -34,12 +34,13 @@ pub async fn take(State(api): State<Arc<Api>>, body: Bytes) -> Result<Json<Retur
     let hub = returned.kept.receipt.hub_key;
     returned.verify(&hub).map_err(|error| Refusal::new(400, "receipt", error))?;
     let legs = api.metrics.legs.all();
-    let leg = legs.iter().find(|leg| leg.view().hub == Some(hub)).ok_or_else(|| {
-        if legs.iter().any(|leg| leg.view().hub.is_none()) {
+    let leg = legs.iter().find(|leg| leg.hub() == Some(hub)).ok_or_else(|| {
+        if legs.iter().any(|leg| leg.hub().is_none()) {
             return Refusal::new(503, "hub", "a hub of this gateway was not heard of yet, try again");
         }
         Refusal::new(404, "hub", format!("no hub of this gateway has the key {hub}"))
     })?;
+    let _room = api.room().await?;
     // As the hub reads it: a head alone, like all that it is asked.
     let target = format!("{RECEIPTS_PATH}?receipt={}", BASE64_URL_SAFE_NO_PAD.encode(&body));
     match hub_leg::post(leg, &target, &api.config).await {

@@ -10,13 +10,14 @@ use axum::Router;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::accounts::Accounts;
-use super::api::{self, Api};
+use super::api::{self, Api, COSTLY_AT_ONCE};
 use super::config::GatewayConfig;
 use super::legs::Legs;
 use super::metrics::Metrics;
@@ -80,7 +81,10 @@ pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledge
         beside.spawn(certificate::watch(files, config.deadlines.certificate, Arc::clone(&metrics), shutdown.clone()));
     }
     // Beyond the drain, since it shows the drain.
-    let admin = admin.map(|listener| AbortOnDrop(tokio::spawn(admin::serve(listener, Arc::clone(&metrics)))));
+    let mut operators = JoinSet::new();
+    if let Some(listener) = admin {
+        operators.spawn(admin::serve(listener, Arc::clone(&metrics)));
+    }
     let api = Api {
         ledger,
         metrics: Arc::clone(&metrics),
@@ -89,6 +93,7 @@ pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledge
         shutdown: shutdown.clone(),
         transfers: Transfers::default(),
         claims: config.claims,
+        costly: Semaphore::new(COSTLY_AT_ONCE),
         config: Arc::clone(&config),
     };
     let gateway = Arc::new(Gateway {
@@ -109,16 +114,7 @@ pub async fn serve(listeners: impl Into<Listeners>, config: GatewayConfig, ledge
         report(done);
     }
     accounts.last().await;
-    drop(admin);
-}
-
-/// A task that ends with its owner.
-struct AbortOnDrop(JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    drop(operators);
 }
 
 async fn accept(listener: &TcpListener, gateway: &Arc<Gateway>, connections: &mut JoinSet<()>, shutdown: &Shutdown) {
@@ -166,6 +162,7 @@ impl Gateway {
         match timeout_at(deadline, self.secure(tcp)).await {
             Ok(Ok((stream, None))) => self.request(stream, peer, deadline, &mut permit).await,
             Ok(Ok((stream, Some(hub)))) => {
+                permit.is_ours();
                 rendezvous::arrive(stream, hub, &self.upgrades, &self.config, deadline).await
             }
             Ok(Err(error)) => {

@@ -87,6 +87,8 @@ struct Way {
     start: usize,
     end: usize,
     read_ended: bool,
+    /// Why nothing more can be read; what was read before is still handed over.
+    fault: Option<io::Error>,
     closed: bool,
     unflushed: bool,
 }
@@ -128,6 +130,10 @@ impl Way {
                 self.closed = true;
                 return Poll::Ready(Ok(()));
             }
+            if self.fault.is_some() {
+                ready!(Pin::new(&mut *writer).poll_flush(cx))?;
+                return Poll::Ready(self.fault.take().map_or(Ok(()), Err));
+            }
             if nothing_more {
                 // A flush per lull, not per write: TLS then fills its records.
                 if self.unflushed {
@@ -136,26 +142,23 @@ impl Way {
                 }
                 return Poll::Pending;
             }
-            nothing_more = self.fill(cx, reader, pool)?;
+            nothing_more = self.fill(cx, reader, pool);
             *moved |= self.hand.is_some() || self.read_ended;
         }
     }
 
-    /// Reads until the buffer is full, the stream has ended, or it has nothing more now, which is answered: TLS gives a
-    /// record at a time, and the other side should get more than that in one write.
-    fn fill<R: AsyncRead + Unpin>(&mut self, cx: &mut Context<'_>, reader: &mut R, pool: &Pool) -> io::Result<bool> {
+    /// Reads until the buffer is full, the stream has ended or failed, or it has nothing more now, which is answered: TLS
+    /// gives a record at a time, and the other side should get more than that in one write.
+    fn fill<R: AsyncRead + Unpin>(&mut self, cx: &mut Context<'_>, reader: &mut R, pool: &Pool) -> bool {
         let (mut buffer, mut filled, mut nothing_more) = (pool.take(), 0, false);
-        while filled < buffer.len() && !self.read_ended && !nothing_more {
+        while filled < buffer.len() && !self.read_ended && self.fault.is_none() && !nothing_more {
             let mut room = ReadBuf::new(buffer.get_mut(filled..).unwrap_or_default());
             match Pin::new(&mut *reader).poll_read(cx, &mut room) {
                 Poll::Ready(Ok(())) => match room.filled().len() {
                     0 => self.read_ended = true,
                     got => filled += got,
                 },
-                Poll::Ready(Err(error)) => {
-                    pool.give(buffer);
-                    return Err(error);
-                }
+                Poll::Ready(Err(error)) => self.fault = Some(error),
                 Poll::Pending => nothing_more = true,
             }
         }
@@ -164,7 +167,7 @@ impl Way {
         } else {
             pool.give(buffer);
         }
-        Ok(nothing_more)
+        nothing_more
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A poll that credited a wallet refreshes it at once; what another gateway credited is found by a look at all of them
 //! now and then. **Promises:** so many in all, of an address and to a wallet; a listener that reads slowly misses what
-//! was between, never the newest.
+//! was between, never the newest; nobody hears an older statement after a newer one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::config::Subscribers;
 use super::metrics::Metrics;
 use super::permits::Peer;
-use crate::ledger::{Ledger, WalletStatement};
+use crate::ledger::{Ledger, LedgerError, WalletStatement};
 use crate::shutdown::Shutdown;
 use crate::types::PublicKey;
 
@@ -26,6 +26,8 @@ pub struct Subscriptions {
     limits: Subscribers,
     metrics: Arc<Metrics>,
     listening: Mutex<Listening>,
+    /// One look at a wallet at a time, so that what is told last was read last.
+    looking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +57,8 @@ impl Subscriptions {
     /// Nobody listens yet.
     #[must_use]
     pub fn new(ledger: Ledger, limits: Subscribers, metrics: Arc<Metrics>) -> Self {
-        Self { ledger, limits, metrics, listening: Mutex::default() }
+        let (listening, looking) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { ledger, limits, metrics, listening, looking }
     }
 
     fn listening(&self) -> MutexGuard<'_, Listening> {
@@ -81,6 +84,15 @@ impl Subscriptions {
         Some(Subscription { peer, wallet, news: entry.news.subscribe(), owner: Arc::clone(self) })
     }
 
+    /// What a wallet has now; the next news of it are newer.
+    ///
+    /// # Errors
+    /// A ledger that fails.
+    pub async fn statement(&self, wallet: PublicKey) -> Result<WalletStatement, LedgerError> {
+        let _one_at_a_time = self.looking.lock().await;
+        self.ledger.wallet(wallet).await
+    }
+
     /// Reads those of the wallets anew that somebody listens to, and tells them what changed.
     pub async fn refresh(&self, wallets: impl IntoIterator<Item = PublicKey>) {
         let mut heard: Vec<PublicKey> = {
@@ -90,6 +102,7 @@ impl Subscriptions {
         heard.sort_unstable();
         heard.dedup();
         for wallet in heard {
+            let _one_at_a_time = self.looking.lock().await;
             match self.ledger.wallet(wallet).await {
                 Ok(statement) => {
                     if let Some(entry) = self.listening().by_wallet.get(&wallet) {
@@ -149,6 +162,36 @@ impl Drop for Subscription {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::{Meter, Rate};
+    use crate::types::Hex;
+
+    #[tokio::test]
+    async fn a_look_that_waited_for_another_tells_what_was_credited_meanwhile() {
+        let ledger = Ledger::open("sqlite::memory:").await.unwrap();
+        let limits = Subscribers { all: 1, per_peer: 1, per_wallet: 1 };
+        let subscriptions = Arc::new(Subscriptions::new(ledger.clone(), limits, Arc::default()));
+        let wallet = PublicKey([1; 32]);
+        let mut subscription = subscriptions.subscribe([1; 4].into(), wallet).unwrap();
+        let under_way = subscriptions.looking.lock().await;
+        let credit = async {
+            let row = Meter {
+                hub: PublicKey([9; 32]),
+                session: Hex([1; 16]),
+                wallet,
+                epoch: 1,
+                assignments: 1,
+                work_bytes: 64,
+                voided_bytes: 0,
+                raw_bytes: 0,
+                change_seq: 1,
+                r#final: false,
+            };
+            assert_eq!(ledger.apply(&[row], Rate(7)).await.unwrap().transfers, 1);
+            drop(under_way);
+        };
+        tokio::join!(biased; subscriptions.refresh([wallet]), credit);
+        assert_eq!(subscription.changed().await.unwrap().sequence, 1);
+    }
 
     #[tokio::test]
     async fn listeners_are_bounded_and_leave_nothing_behind() {

@@ -17,7 +17,7 @@ mod store;
 
 pub use audit::{Finding, Report};
 pub use entry::{Meter, MeterPage, Rate, RunId, Transfer, TransferKind, WalletStatement};
-pub use payout::{Batch, CLAIM_LASTS_MAX, ClaimRefusal, ClaimTerms, Claimable, Settled};
+pub use payout::{Batch, CLAIM_EVERY, CLAIM_LASTS_MAX, ClaimRefusal, ClaimTerms, Claimable, Settled};
 pub use settle::Refusal;
 pub use store::{
     Applied, CREDITS_PER_PAGE_MAX, ExportError, Ledger, LedgerError, METERS_PER_PAGE_MAX, Position, Put, RefusedMeter,

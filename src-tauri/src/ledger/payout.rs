@@ -21,6 +21,9 @@ pub struct ClaimTerms {
 /// Longest time that a claim may wait, so that an old one does not pay a wallet that forgot it.
 pub const CLAIM_LASTS_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// Least time between two claims of a wallet of which the first is not paid: claims are kept for ever.
+pub const CLAIM_EVERY: Duration = Duration::from_secs(10 * 60);
+
 /// Why a claim is refused; it may be signed anew with what is expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimRefusal {
@@ -67,6 +70,12 @@ pub enum ClaimRefusal {
         /// The claim's.
         got: u64,
     },
+    /// One claim after the other, of which none is paid yet.
+    #[error("expected one claim in {CLAIM_EVERY:?} while the last is not paid: try again in {wait_s} s")]
+    Often {
+        /// Seconds to wait.
+        wait_s: u64,
+    },
 }
 
 impl ClaimRefusal {
@@ -80,6 +89,7 @@ impl ClaimRefusal {
             Self::Sequence { .. } => "claim_sequence",
             Self::Paid { .. } => "claim_paid",
             Self::TooMuch { .. } => "claim_too_much",
+            Self::Often { .. } => "claim_often",
         }
     }
 }
@@ -153,7 +163,7 @@ impl Batch {
 }
 
 /// What a settlement did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Settled {
     /// The batch; `None` when no claim was due.
     pub batch: Option<Batch>,
@@ -163,4 +173,6 @@ pub struct Settled {
     pub paid_nano_kvr: NanoKvr,
     /// Wallets whose claim is more than they have by now, because credit was voided since: not paid.
     pub short: Vec<PublicKey>,
+    /// Wallets whose claim names another operator than the one who settles: not paid.
+    pub others: Vec<PublicKey>,
 }

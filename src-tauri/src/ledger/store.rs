@@ -1,8 +1,8 @@
 //! Keeps the ledger in SQLite or PostgreSQL: opening, migrating, and the words shared by reading and writing.
 //!
 //! Statements are one text for both stores; [`dialect`] holds the little that differs. **Promises:** a call that met
-//! another writer is tried again, a few times and from its start; none waits for ever; what a URL says of a password
-//! is in no message.
+//! another writer is tried again, a few times and from its start; no call of a server waits for ever; what a URL says
+//! of a password is in no message.
 
 mod check;
 mod claims;
@@ -10,6 +10,7 @@ mod credit;
 mod dialect;
 mod fill;
 mod meters;
+mod put;
 mod read;
 mod repair;
 mod row;
@@ -236,6 +237,11 @@ impl Ledger {
     fn fault(&self, error: &sqlx::Error) -> Fault {
         error.as_database_error().map_or(Fault::Store, |error| self.dialect.fault(error))
     }
+}
+
+/// Bounds a call that only reads, and that is not worth another attempt: who asked will ask again.
+async fn in_time<T>(reading: impl Future<Output = Result<T, LedgerError>>) -> Result<T, LedgerError> {
+    timeout(ATTEMPT_DEADLINE, reading).await.map_err(|_| LedgerError::Late)?
 }
 
 #[cfg(test)]

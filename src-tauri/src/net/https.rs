@@ -73,10 +73,15 @@ pub enum HttpsError {
 }
 
 impl HttpsError {
-    /// Whether another gateway may do better.
+    /// Whether another gateway may do better: this one is silent, takes no claims (`claims`), or the hub that a receipt is
+    /// of is none of its hubs, or is not heard of yet (`hub`).
     #[must_use]
-    pub fn is_of_the_way(&self) -> bool {
-        matches!(self, Self::Dial { .. } | Self::Unreachable { .. })
+    pub fn is_for_another(&self) -> bool {
+        match self {
+            Self::Dial { .. } | Self::Unreachable { .. } => true,
+            Self::Refused { code, .. } => code == "claims" || code == "hub",
+            Self::Url(_) | Self::Tls(_) | Self::Answer { .. } => false,
+        }
     }
 }
 
@@ -257,7 +262,7 @@ impl Gateway {
     }
 }
 
-/// Asks the gateways in turn until one answers; a refusal is an answer.
+/// Asks the gateways in turn until one answers for all of them; most refusals do.
 ///
 /// # Errors
 /// What the one that answered said, or why the last one did not.
@@ -269,7 +274,7 @@ pub async fn first<'a, T>(
     for gateway in gateways {
         match ask(gateway).await {
             Ok(answer) => return Ok((gateway, answer)),
-            Err(error) if error.is_of_the_way() => failure = error,
+            Err(error) if error.is_for_another() => failure = error,
             Err(error) => return Err(error),
         }
     }
@@ -295,5 +300,22 @@ mod tests {
         assert_eq!(public_of("ws://g.example"), None);
         let connector = Arc::new(Connector::new(&Outbound::default()).unwrap());
         assert!(matches!(Gateway::at("http://g", connector), Err(HttpsError::Url(_))));
+    }
+
+    #[tokio::test]
+    async fn a_gateway_that_does_not_know_the_hub_gives_way_to_the_next() {
+        let connector = Arc::new(Connector::new(&Outbound::default()).unwrap());
+        let gateways = ["wss://a", "wss://b"].map(|url| Gateway::at(url, Arc::clone(&connector)).unwrap());
+        let refused = |code: &str| HttpsError::Refused { gateway: "a".into(), code: code.into(), message: "no".into() };
+        for (code, asked) in [("hub", 2), ("claims", 2), ("receipt", 1), ("claim_sequence", 1)] {
+            let calls = std::cell::Cell::new(0);
+            let answer = first(&gateways, async |_| {
+                calls.set(calls.get() + 1);
+                if calls.get() == 1 { Err(refused(code)) } else { Ok(()) }
+            });
+            assert_eq!((answer.await.is_ok(), calls.get()), (asked == 2, asked), "{code}");
+        }
+        let nobody = first(&gateways, async |_| Err::<(), _>(refused("hub"))).await;
+        assert!(matches!(nobody, Err(HttpsError::Refused { code, .. }) if code == "hub"), "the reason is said");
     }
 }

@@ -13,6 +13,7 @@ pub mod framed;
 pub mod head;
 pub mod health;
 pub mod https;
+pub mod in_hand;
 pub mod peer;
 mod pinned;
 pub mod proxy;

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::{AnyError, tell};
 use crate::cli::{Device, GpuFlags};
 #[cfg(feature = "desktop")]
-use crate::engine::{DeviceKind, Found, Search};
+use crate::engine::{self, DeviceKind, Search};
 use crate::kernel::{CpuKernel, CpuPath, ExpertCompute};
 use crate::shutdown::Shutdown;
 use crate::worker::Hardware;
@@ -72,11 +72,11 @@ impl Wanted {
 
     /// Every GPU that could be wished for, switched off or not; blocks.
     #[cfg(all(feature = "desktop", feature = "gpu"))]
-    pub fn gpus(&self) -> Vec<Found> {
+    pub fn gpus(&self) -> Vec<engine::Found> {
         use crate::kernel::gpu::adapters::{Found as Adapter, survey};
         use crate::kernel::gpu::choice::PassedOver;
         let survey = survey(&Self { off: BTreeSet::new(), ..self.clone() }.options());
-        let found = |adapter: &Adapter, unusable: Option<String>| Found {
+        let found = |adapter: &Adapter, unusable: Option<String>| engine::Found {
             id: adapter.identity.to_string(),
             name: adapter.info.name.clone(),
             kind: DeviceKind::Gpu,
@@ -91,7 +91,7 @@ impl Wanted {
     }
 
     #[cfg(all(feature = "desktop", not(feature = "gpu")))]
-    pub fn gpus(&self) -> Vec<Found> {
+    pub fn gpus(&self) -> Vec<engine::Found> {
         Vec::new()
     }
 
@@ -199,7 +199,7 @@ pub(super) async fn search(device: Device, wanted: Wanted, threads: usize, shutd
     let looking = wanted.clone();
     let mut found = spawn_blocking(move || looking.gpus()).await.unwrap_or_default();
     let cpu_name = CpuPath::detect().ok().and_then(|path| CpuKernel::new(path, threads).ok()).map(|cpu| cpu.device());
-    found.push(Found {
+    found.push(engine::Found {
         id: CPU_ID.to_owned(),
         name: cpu_name.unwrap_or_else(|| CPU_ID.to_owned()),
         kind: DeviceKind::Cpu,

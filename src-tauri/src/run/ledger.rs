@@ -49,7 +49,13 @@ async fn settle(ledger: &Ledger, operator_key: &Path) -> Result<ExitCode, AnyErr
         let settled = ledger.settle(&operator).await?;
         say(serde_json::to_string(&settled)?)?;
         if settled.batch.is_none() {
-            return Ok(ExitCode::SUCCESS);
+            let (own, others) = (operator.public(), settled.others.len());
+            return match others {
+                0 => Ok(ExitCode::SUCCESS),
+                _ => {
+                    Err(format!("{others} claims name another operator than {own}: settle with that one's key").into())
+                }
+            };
         }
     }
 }

@@ -55,15 +55,19 @@ pub struct SignedClaim {
 }
 
 impl Claim {
+    /// How the words of every claim on an operator begin.
+    #[must_use]
+    pub fn beginning(operator: &PublicKey) -> String {
+        format!("Kvasir claim v1 | operator {operator} | ")
+    }
+
     /// The words that are signed.
     #[must_use]
     pub fn text(&self) -> String {
         let Self { operator, wallet, lifetime, sequence, expires_unix_s } = self;
         let (lifetime, expires) = (lifetime.0, date_of(*expires_unix_s));
-        format!(
-            "Kvasir claim v1 | operator {operator} | wallet {wallet} | lifetime {lifetime} nano-KVR | \
-             sequence {sequence} | expires {expires}"
-        )
+        let rest = format!("wallet {wallet} | lifetime {lifetime} nano-KVR | sequence {sequence} | expires {expires}");
+        Self::beginning(operator) + &rest
     }
 
     /// The claim that a text is, if it is the very text of one.

@@ -6,16 +6,19 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 use super::{Buffer, Pool};
+use crate::net::in_hand::{Hand, InHand, give};
 
-/// Reads ahead; writes go straight through.
+/// Reads ahead.
+pub type Ahead<S> = InHand<Piece, S>;
+
+/// What was read ahead.
 #[derive(Debug)]
-pub struct Ahead<S> {
-    stream: S,
+pub struct Piece {
     pool: Pool,
-    hand: Option<Buffer>,
+    buffer: Option<Buffer>,
     start: usize,
     end: usize,
 }
@@ -24,72 +27,44 @@ impl<S> Ahead<S> {
     /// Nothing is read yet.
     #[must_use]
     pub fn new(stream: S, pool: Pool) -> Self {
-        Self { stream, pool, hand: None, start: 0, end: 0 }
-    }
-
-    /// Gives what is in hand, as much as fits, and the buffer back once it is empty.
-    fn give(&mut self, buf: &mut ReadBuf<'_>) {
-        let left = self.hand.as_ref().and_then(|buffer| buffer.get(self.start..self.end)).unwrap_or_default();
-        let now = left.len().min(buf.remaining());
-        buf.put_slice(left.get(..now).unwrap_or_default());
-        self.start += now;
-        if let Some(buffer) = self.hand.take_if(|_| self.start == self.end) {
-            self.pool.give(buffer);
-        }
+        Self { hand: Piece { pool, buffer: None, start: 0, end: 0 }, stream }
     }
 }
 
-impl<S> Drop for Ahead<S> {
+impl Drop for Piece {
     fn drop(&mut self) {
-        if let Some(buffer) = self.hand.take() {
+        if let Some(buffer) = self.buffer.take() {
             self.pool.give(buffer);
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if this.hand.is_none() {
-            let mut buffer = this.pool.take();
+impl Hand for Piece {
+    fn poll_read<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.buffer.is_none() {
+            let mut buffer = self.pool.take();
             let mut room = ReadBuf::new(&mut buffer);
-            let read = Pin::new(&mut this.stream).poll_read(cx, &mut room);
+            let read = Pin::new(stream).poll_read(cx, &mut room);
             let got = room.filled().len();
             if got == 0 {
-                this.pool.give(buffer);
+                self.pool.give(buffer);
                 return read;
             }
             ready!(read)?;
-            (this.hand, this.start, this.end) = (Some(buffer), 0, got);
+            (self.buffer, self.start, self.end) = (Some(buffer), 0, got);
         }
-        this.give(buf);
+        let left = self.buffer.as_ref().and_then(|buffer| buffer.get(self.start..self.end)).unwrap_or_default();
+        self.start += give(left, buf);
+        // Back to the pool once it is empty.
+        if let Some(buffer) = self.buffer.take_if(|_| self.start == self.end) {
+            self.pool.give(buffer);
+        }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Ahead<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -116,6 +91,6 @@ mod tests {
         }
         sender.await.unwrap();
         assert!(got == sent);
-        assert!(ahead.hand.is_none() && pool.0.lock().unwrap().len() == 1);
+        assert!(ahead.hand.buffer.is_none() && pool.0.lock().unwrap().len() == 1);
     }
 }

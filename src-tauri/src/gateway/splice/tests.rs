@@ -65,7 +65,7 @@ async fn a_peer_that_never_closes_is_cut_soon_after_the_other_side_ended() {
     assert!(hub.write_all(&[0; 4096]).await.is_err());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn silence_ends_a_splice_and_bytes_keep_it() {
     let silence = Silence { idle: Duration::from_millis(200), ..PATIENT };
     let (mut worker, mut hub, task) = spliced(silence, 1024);
@@ -78,6 +78,42 @@ async fn silence_ends_a_splice_and_bytes_keep_it() {
     let (ended, up, ..) = task.await.unwrap();
     assert!(matches!(ended, Ended::Idle), "{ended:?}");
     assert!(up > 10);
+}
+
+/// Says its words and fails with the very next read, as a link that was cut under TLS.
+struct Dying(Option<&'static [u8]>);
+
+impl AsyncRead for Dying {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let words = self.0.take().ok_or(io::ErrorKind::UnexpectedEof)?;
+        buf.put_slice(words);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Dying {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn what_a_side_said_before_it_failed_is_handed_over() {
+    let (mut hub, near_hub) = duplex(64);
+    let (pool, up, down) = (Pool::default(), Counter::default(), Counter::default());
+    let ended = splice(Dying(Some(b"last words")), near_hub, &pool, PATIENT, &up, &down).await;
+    assert!(matches!(ended, Ended::Failed(_)), "{ended:?}");
+    let mut got = Vec::new();
+    hub.read_to_end(&mut got).await.unwrap();
+    assert_eq!((got.as_slice(), up.get()), (&b"last words"[..], 10));
 }
 
 #[tokio::test]

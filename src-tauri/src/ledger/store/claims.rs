@@ -1,14 +1,17 @@
 //! What wallets ask to be paid: how much they may, and the claims they hand in.
 //!
 //! A claim names a lifetime sum, so that the same one pays once. It is taken when its number is the wallet's next and
-//! its sum is old enough; handing it in again changes nothing and is no error, since an answer may be lost.
+//! its sum is old enough; handing it in again changes nothing and is no error, since an answer may be lost. Claims are
+//! kept for ever, so a wallet that is not paid makes one now and then, not a thousand.
+
+use std::time::Duration;
 
 use sqlx::{AnyConnection, Row};
 
 use super::row::{counter, signed};
-use super::{Ledger, LedgerError};
+use super::{Ledger, LedgerError, in_time};
 use crate::ledger::entry::{pending_account, settled_account};
-use crate::ledger::payout::{CLAIM_LASTS_MAX, ClaimRefusal, ClaimTerms, Claimable};
+use crate::ledger::payout::{CLAIM_EVERY, CLAIM_LASTS_MAX, ClaimRefusal, ClaimTerms, Claimable};
 use crate::types::{NanoKvr, PublicKey};
 use crate::wallet::{Claim, SignedClaim};
 
@@ -24,6 +27,10 @@ impl Ledger {
     /// # Errors
     /// A store that fails.
     pub async fn claimable(&self, wallet: PublicKey, terms: ClaimTerms) -> Result<Claimable, LedgerError> {
+        in_time(self.read_claimable(wallet, terms)).await
+    }
+
+    async fn read_claimable(&self, wallet: PublicKey, terms: ClaimTerms) -> Result<Claimable, LedgerError> {
         let mut tx = self.begin_read().await?;
         let (settled, lifetime) = self.claimable_now(&mut tx, wallet, terms).await?;
         let last = last_claim(&mut tx, wallet).await?;
@@ -75,7 +82,7 @@ impl Ledger {
         if last.as_ref().is_some_and(|last| last.sequence == claim.sequence && last.words == words.text) {
             return Ok(Ok(()));
         }
-        let expected = last.map_or(0, |last| last.sequence) + 1;
+        let expected = last.as_ref().map_or(0, |last| last.sequence) + 1;
         let (settled, claimable) = self.claimable_now(&mut tx, claim.wallet, terms).await?;
         let got = claim.lifetime.0;
         let refusal = if claim.sequence != expected {
@@ -85,7 +92,8 @@ impl Ledger {
         } else if got > claimable {
             Some(ClaimRefusal::TooMuch { claimable, got })
         } else {
-            None
+            let wait = last.filter(|last| last.lifetime > settled).and_then(|last| self.wait_after(&last));
+            wait.map(|wait_s| ClaimRefusal::Often { wait_s })
         };
         if let Some(refusal) = refusal {
             return Ok(Err(refusal));
@@ -108,6 +116,14 @@ impl Ledger {
         }
         tx.commit().await?;
         Ok(Ok(()))
+    }
+
+    /// Seconds until a wallet may claim again while its last claim is not paid; none when they are over.
+    fn wait_after(&self, last: &LastClaim) -> Option<u64> {
+        // A claim that is dated later than now says nothing: clocks are set back.
+        let age_ms = self.clock.unix_ms().checked_sub(last.created_unix_ms)?;
+        let left = CLAIM_EVERY.saturating_sub(Duration::from_millis(age_ms));
+        (!left.is_zero()).then(|| left.as_secs() + 1)
     }
 
     /// What a wallet was paid, and the most that a claim may say.
@@ -159,18 +175,21 @@ struct LastClaim {
     sequence: u64,
     lifetime: u64,
     words: String,
+    created_unix_ms: u64,
 }
 
 async fn last_claim(tx: &mut AnyConnection, wallet: PublicKey) -> Result<Option<LastClaim>, LedgerError> {
     let row = sqlx::query(
-        "SELECT sequence, lifetime_nano, words FROM claim WHERE wallet = $1 ORDER BY sequence DESC LIMIT 1",
+        "SELECT sequence, lifetime_nano, words, created_unix_ms FROM claim WHERE wallet = $1 \
+         ORDER BY sequence DESC LIMIT 1",
     )
     .bind(wallet.to_string())
     .fetch_optional(tx)
     .await?;
     row.map(|row| {
         let (sequence, lifetime) = (counter(&row, "sequence")?, counter(&row, "lifetime_nano")?);
-        Ok(LastClaim { sequence, lifetime, words: row.try_get("words")? })
+        let created_unix_ms = counter(&row, "created_unix_ms")?;
+        Ok(LastClaim { sequence, lifetime, words: row.try_get("words")?, created_unix_ms })
     })
     .transpose()
 }

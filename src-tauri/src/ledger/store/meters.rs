@@ -4,13 +4,13 @@
 //! processes and no reader skips a change. Each start is remembered with its place in the changes: a position from a
 //! history that a backup was restored over is recognised, and the page begins where the histories parted.
 
-use sqlx::{Any, AnyConnection, Transaction};
+use sqlx::AnyConnection;
 
 use super::credit::RefusedMeter;
+use super::put::{Evidence, write};
 use super::row::{counter, meter, signed, text};
-use super::{Ledger, LedgerError};
+use super::{Ledger, LedgerError, in_time};
 use crate::ledger::entry::{Meter, MeterPage, RunId};
-use crate::ledger::settle::{Refusal, admit, same_owner};
 use crate::types::{Hex, PublicKey};
 
 /// Most meter rows that one question returns.
@@ -58,10 +58,9 @@ impl Ledger {
             .bind(hub.to_string())
             .fetch_all(&mut *tx)
             .await?;
-        for row in &open {
-            let left = Meter { r#final: true, ..meter(row)? };
-            write(&mut tx, &left).await?;
-        }
+        let left = |row| Ok(Meter { r#final: true, ..meter(row)? });
+        let left = open.iter().map(left).collect::<Result<Vec<_>, LedgerError>>()?;
+        write(&mut tx, &left).await?;
         tx.commit().await?;
         Ok(epoch)
     }
@@ -88,27 +87,6 @@ impl Ledger {
         self.again(|| self.put(rows, Evidence::Proof)).await
     }
 
-    async fn put(&self, rows: &[Meter], evidence: Evidence) -> Result<Put, LedgerError> {
-        let mut put = Put::default();
-        let mut tx = self.begin_write().await?;
-        for row in rows {
-            let judged = match evidence {
-                Evidence::Count => self.judge(&mut tx, row).await?,
-                Evidence::Proof => self.judge_proven(&mut tx, row).await?,
-            };
-            match judged {
-                Ok(Some(changed)) => {
-                    write(&mut tx, &changed).await?;
-                    put.written += 1;
-                }
-                Ok(None) => {}
-                Err(refusal) => put.refused.push(RefusedMeter::new(row, refusal)),
-            }
-        }
-        tx.commit().await?;
-        Ok(put)
-    }
-
     /// Voids all that a wallet earned with a hub, in sessions that are over too; the hub's newest epoch or an earlier
     /// one. Gives the rows that changed; doing it again changes none. What was paid out already is not taken back by
     /// the gateways.
@@ -131,12 +109,11 @@ impl Ledger {
         .bind(signed(epoch)?)
         .fetch_all(&mut *tx)
         .await?;
-        for row in &rows {
-            let row = meter(row)?;
-            write(&mut tx, &Meter { voided_bytes: row.work_bytes, ..row }).await?;
-        }
+        let void = |row| meter(row).map(|row| Meter { voided_bytes: row.work_bytes, ..row });
+        let void = rows.iter().map(void).collect::<Result<Vec<_>, _>>()?;
+        write(&mut tx, &void).await?;
         tx.commit().await?;
-        Ok(rows.len())
+        Ok(void.len())
     }
 
     /// A hub's meters changed after a position, oldest change first; at most [`METERS_PER_PAGE_MAX`].
@@ -144,8 +121,11 @@ impl Ledger {
     /// # Errors
     /// A store that fails.
     pub async fn meters_after(&self, hub: PublicKey, after: u64, limit: u32) -> Result<Vec<Meter>, LedgerError> {
-        let mut connection = self.pool.acquire().await?;
-        meters_after(&mut connection, hub, after, limit).await
+        in_time(async {
+            let mut connection = self.pool.acquire().await?;
+            meters_after(&mut connection, hub, after, limit).await
+        })
+        .await
     }
 
     /// The answer to `GET /v1/meters`: the meters changed after a position of a start of the hub, with the hub's name,
@@ -160,6 +140,10 @@ impl Ledger {
         run: Option<RunId>,
         limit: u32,
     ) -> Result<MeterPage, LedgerError> {
+        in_time(self.page(hub, after, run, limit)).await
+    }
+
+    async fn page(&self, hub: PublicKey, after: u64, run: Option<RunId>, limit: u32) -> Result<MeterPage, LedgerError> {
         let mut tx = self.begin_read().await?;
         let newest = sqlx::query("SELECT run FROM hub_start WHERE hub = $1 ORDER BY epoch DESC LIMIT 1")
             .bind(hub.to_string())
@@ -176,94 +160,6 @@ impl Ledger {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         Ok(MeterPage { hub, version, last_change_seq, meters, run: newest, from: run.map(|_| from) })
     }
-
-    /// Locks the hub's row, which all writers of its meters do first, and gives its epoch; 0 before its first start.
-    async fn fence(&self, tx: &mut Transaction<'static, Any>, hub: PublicKey) -> Result<u64, LedgerError> {
-        let statement = match self.dialect.for_update() {
-            "" => "SELECT epoch FROM hub WHERE hub = $1",
-            _ => "SELECT epoch FROM hub WHERE hub = $1 FOR UPDATE",
-        };
-        let row = sqlx::query(statement).bind(hub.to_string()).fetch_optional(&mut **tx).await?;
-        row.map_or(Ok(0), |row| counter(&row, "epoch"))
-    }
-
-    /// What becomes of a row that its hub sends.
-    async fn judge(&self, tx: &mut Transaction<'static, Any>, row: &Meter) -> Result<Judged, LedgerError> {
-        if let Err(refusal) = admit(row) {
-            return Ok(Err(refusal));
-        }
-        let expected = self.fence(tx, row.hub).await?;
-        if row.epoch < expected {
-            return Ok(Err(Refusal::StaleEpoch { expected, got: row.epoch }));
-        }
-        let mut changed = row.clone();
-        if let Some(before) = stored(tx, row).await? {
-            if let Err(refusal) = same_owner(before.hub, before.wallet, row).and_then(|()| not_lower(&before, row)) {
-                return Ok(Err(refusal));
-            }
-            changed.r#final |= before.r#final;
-            changed.change_seq = before.change_seq;
-            if changed == before {
-                return Ok(Ok(None));
-            }
-        }
-        if row.epoch > expected {
-            sqlx::query(
-                "INSERT INTO hub (hub, epoch) VALUES ($1, $2) ON CONFLICT (hub) DO UPDATE SET epoch = excluded.epoch",
-            )
-            .bind(row.hub.to_string())
-            .bind(signed(row.epoch)?)
-            .execute(&mut **tx)
-            .await?;
-        }
-        Ok(Ok(Some(changed)))
-    }
-
-    /// What becomes of a row that something else than its hub's count proves.
-    async fn judge_proven(&self, tx: &mut Transaction<'static, Any>, row: &Meter) -> Result<Judged, LedgerError> {
-        if let Err(refusal) = admit(row) {
-            return Ok(Err(refusal));
-        }
-        // An epoch of a lost history may be above the hub's own: then it would fence the hub, and no void would reach it.
-        let epoch = row.epoch.min(self.fence(tx, row.hub).await?);
-        let Some(before) = stored(tx, row).await? else {
-            return Ok(Ok(Some(Meter { epoch, r#final: true, ..row.clone() })));
-        };
-        if let Err(refusal) = same_owner(before.hub, before.wallet, row) {
-            return Ok(Err(refusal));
-        }
-        if !before.r#final {
-            return Ok(Err(Refusal::Conflict("the session is open, and its hub counts it".to_owned())));
-        }
-        let raised = Meter {
-            assignments: before.assignments.max(row.assignments),
-            work_bytes: before.work_bytes.max(row.work_bytes),
-            voided_bytes: before.voided_bytes.max(row.voided_bytes),
-            ..before.clone()
-        };
-        Ok(Ok((raised != before).then_some(raised)))
-    }
-}
-
-/// Why a row is believed.
-#[derive(Clone, Copy)]
-enum Evidence {
-    /// Its hub counts it.
-    Count,
-    /// Something that its hub once showed.
-    Proof,
-}
-
-/// The row to write, `None` when it says nothing new; or why it is refused.
-type Judged = Result<Option<Meter>, Refusal>;
-
-/// The stored row of a meter's session.
-async fn stored(tx: &mut Transaction<'static, Any>, row: &Meter) -> Result<Option<Meter>, LedgerError> {
-    let before = sqlx::query("SELECT * FROM meter WHERE session = $1")
-        .bind(row.session.to_string())
-        .fetch_optional(&mut **tx)
-        .await?;
-    before.map(|row| meter(&row)).transpose()
 }
 
 async fn meters_after(
@@ -305,50 +201,6 @@ async fn parted(connection: &mut AnyConnection, hub: PublicKey, run: RunId) -> R
 }
 
 /// The name of a hub's counter of changes.
-fn counter_of(hub: PublicKey) -> String {
+pub(super) fn counter_of(hub: PublicKey) -> String {
     format!("meter:{hub}")
-}
-
-fn not_lower(before: &Meter, row: &Meter) -> Result<(), Refusal> {
-    let counters = [
-        ("epoch", before.epoch, row.epoch),
-        ("assignments", before.assignments, row.assignments),
-        ("work_bytes", before.work_bytes, row.work_bytes),
-        ("voided_bytes", before.voided_bytes, row.voided_bytes),
-        ("raw_bytes", before.raw_bytes, row.raw_bytes),
-    ];
-    match counters.into_iter().find(|(_, before, now)| now < before) {
-        Some((what, expected, got)) => Err(Refusal::Decreased { what, expected, got }),
-        None => Ok(()),
-    }
-}
-
-async fn write(tx: &mut Transaction<'static, Any>, row: &Meter) -> Result<(), LedgerError> {
-    let seq = sqlx::query(
-        "INSERT INTO change_counter (name, value) VALUES ($1, 1) \
-         ON CONFLICT (name) DO UPDATE SET value = change_counter.value + 1 RETURNING value",
-    )
-    .bind(counter_of(row.hub))
-    .fetch_one(&mut **tx)
-    .await?;
-    sqlx::query(
-        "INSERT INTO meter (session, hub, wallet, epoch, assignments, work_bytes, voided_bytes, raw_bytes, closed, \
-         change_seq) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
-         ON CONFLICT (session) DO UPDATE SET epoch = excluded.epoch, assignments = excluded.assignments, \
-         work_bytes = excluded.work_bytes, voided_bytes = excluded.voided_bytes, raw_bytes = excluded.raw_bytes, \
-         closed = excluded.closed, change_seq = excluded.change_seq",
-    )
-    .bind(row.session.to_string())
-    .bind(row.hub.to_string())
-    .bind(row.wallet.to_string())
-    .bind(signed(row.epoch)?)
-    .bind(signed(row.assignments)?)
-    .bind(signed(row.work_bytes)?)
-    .bind(signed(row.voided_bytes)?)
-    .bind(signed(row.raw_bytes)?)
-    .bind(i64::from(row.r#final))
-    .bind(signed(counter(&seq, "value")?)?)
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
 }

@@ -3,7 +3,7 @@
 use sqlx::Row;
 
 use super::row::{counter, signed, text, transfer};
-use super::{Ledger, LedgerError};
+use super::{Ledger, LedgerError, in_time};
 use crate::ledger::entry::{RunId, Transfer, WalletStatement, pending_account, settled_account};
 use crate::types::{NanoKvr, PublicKey};
 
@@ -25,6 +25,10 @@ impl Ledger {
     /// # Errors
     /// A store that fails.
     pub async fn wallet(&self, address: PublicKey) -> Result<WalletStatement, LedgerError> {
+        in_time(self.statement(address)).await
+    }
+
+    async fn statement(&self, address: PublicKey) -> Result<WalletStatement, LedgerError> {
         // One statement: between two of them a credit may land.
         let row = sqlx::query(
             "SELECT COALESCE((SELECT credits - debits FROM account WHERE id = $1), 0) AS pending, \
@@ -55,27 +59,34 @@ impl Ledger {
     /// # Errors
     /// A store that fails.
     pub async fn credits(&self, address: PublicKey, after: u64) -> Result<Vec<Transfer>, LedgerError> {
-        let rows = sqlx::query("SELECT * FROM transfer WHERE wallet = $1 AND sequence > $2 ORDER BY sequence LIMIT $3")
-            .bind(address.to_string())
-            .bind(i64::try_from(after).unwrap_or(i64::MAX))
-            .bind(i64::from(CREDITS_PER_PAGE_MAX))
-            .fetch_all(&self.pool)
-            .await?;
-        rows.iter().map(transfer).collect()
+        in_time(async {
+            let page = "SELECT * FROM transfer WHERE wallet = $1 AND sequence > $2 ORDER BY sequence LIMIT $3";
+            let rows = sqlx::query(page)
+                .bind(address.to_string())
+                .bind(i64::try_from(after).unwrap_or(i64::MAX))
+                .bind(i64::from(CREDITS_PER_PAGE_MAX))
+                .fetch_all(&self.pool)
+                .await?;
+            rows.iter().map(transfer).collect()
+        })
+        .await
     }
 
-    /// How far a hub's changes were applied. `hub` is the name the gateway knows it by.
+    /// How far a hub's changes were applied. `hub` is its key, as a text.
     ///
     /// # Errors
     /// A store that fails.
     pub async fn poll_position(&self, hub: &str) -> Result<Position, LedgerError> {
-        let row = sqlx::query("SELECT change_seq, run FROM poll_position WHERE hub = $1")
-            .bind(hub.to_owned())
-            .fetch_optional(&self.pool)
-            .await?;
-        let Some(row) = row else { return Ok(Position::default()) };
-        let run = if row.try_get::<&str, _>("run")?.is_empty() { None } else { Some(text(&row, "run")?) };
-        Ok(Position { change_seq: counter(&row, "change_seq")?, run })
+        in_time(async {
+            let row = sqlx::query("SELECT change_seq, run FROM poll_position WHERE hub = $1")
+                .bind(hub.to_owned())
+                .fetch_optional(&self.pool)
+                .await?;
+            let Some(row) = row else { return Ok(Position::default()) };
+            let run = if row.try_get::<&str, _>("run")?.is_empty() { None } else { Some(text(&row, "run")?) };
+            Ok(Position { change_seq: counter(&row, "change_seq")?, run })
+        })
+        .await
     }
 
     /// Remembers how far a hub's changes were applied. Losing it costs a repeated poll, never a credit.

@@ -15,10 +15,26 @@ use crate::ledger::entry::{pending_account, settled_account};
 use crate::ledger::merkle::{self, Leaf};
 use crate::ledger::payout::{Batch, Settled};
 use crate::types::{NanoKvr, PublicKey};
+use crate::wallet::Claim;
 use crate::wire::signature::KeyPair;
 
 /// Claims of one batch: other writers wait while it is written.
 const CLAIMS_PER_BATCH_MAX: i64 = 1000;
+
+/// Every wallet's newest claim that was not paid, what can be paid first: claims that cannot must not keep back others.
+const DUE: &str = "\
+    SELECT claim.wallet AS wallet, claim.sequence AS sequence, claim.lifetime_nano AS lifetime, \
+    CAST(CASE WHEN claim.words NOT LIKE $2 THEN 2 \
+    WHEN claim.lifetime_nano > COALESCE(settled.credits - settled.debits, 0) \
+    + COALESCE(pending.credits - pending.debits, 0) THEN 1 ELSE 0 END AS BIGINT) AS hindrance FROM claim \
+    LEFT JOIN account AS pending ON pending.id = 'wallet:' || claim.wallet || ':pending' \
+    LEFT JOIN account AS settled ON settled.id = 'wallet:' || claim.wallet || ':settled' \
+    WHERE claim.expires_unix_s > $1 \
+    AND claim.sequence = (SELECT MAX(sequence) FROM claim AS newer WHERE newer.wallet = claim.wallet) \
+    AND claim.lifetime_nano > COALESCE((SELECT MAX(lifetime_to) FROM settlement \
+    WHERE settlement.wallet = claim.wallet), 0) ORDER BY hindrance, claim.wallet LIMIT $3";
+/// The hindrance of a claim on another operator.
+const OF_ANOTHER: u64 = 2;
 
 /// Why a batch cannot be exported.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +54,8 @@ pub enum ExportError {
 }
 
 impl Ledger {
-    /// Pays the newest claim of every wallet that was not paid and has not expired, and signs the batch with the
-    /// operator's key. At most 1,000 claims; the next call pays the next ones, and none when none is left.
+    /// Pays the newest claim on the operator of every wallet that was not paid and has not expired, and signs the batch
+    /// with the operator's key. At most 1,000 claims; the next call pays the next ones, and none when none is left.
     ///
     /// # Errors
     /// A store that fails; nothing was paid then.
@@ -54,20 +70,20 @@ impl Ledger {
             .fetch_one(&mut *tx)
             .await?;
         let batch = counter(&row, "value")?;
-        let mut settled = Settled { batch: None, paid: 0, paid_nano_kvr: NanoKvr(0), short: Vec::new() };
-        let due = sqlx::query(
-            "SELECT claim.wallet AS wallet, claim.sequence AS sequence, claim.lifetime_nano AS lifetime FROM claim \
-             WHERE claim.expires_unix_s > $1 \
-             AND claim.sequence = (SELECT MAX(sequence) FROM claim AS newer WHERE newer.wallet = claim.wallet) \
-             AND claim.lifetime_nano > COALESCE((SELECT MAX(lifetime_to) FROM settlement \
-             WHERE settlement.wallet = claim.wallet), 0) ORDER BY claim.wallet LIMIT $2",
-        )
-        .bind(signed(now_unix_ms / 1000)?)
-        .bind(CLAIMS_PER_BATCH_MAX)
-        .fetch_all(&mut *tx)
-        .await?;
+        let mut settled = Settled::default();
+        let due = sqlx::query(DUE)
+            .bind(signed(now_unix_ms / 1000)?)
+            // A key in base58 has no wildcard.
+            .bind(format!("{}%", Claim::beginning(&operator.public())))
+            .bind(CLAIMS_PER_BATCH_MAX)
+            .fetch_all(&mut *tx)
+            .await?;
         for row in &due {
             let wallet: PublicKey = text(row, "wallet")?;
+            if counter(row, "hindrance")? == OF_ANOTHER {
+                settled.others.push(wallet);
+                continue;
+            }
             let (sequence, lifetime) = (counter(row, "sequence")?, counter(row, "lifetime")?);
             let Balances { pending, settled: paid } = balances(&mut tx, wallet, self.dialect.for_update()).await?;
             let amount = lifetime.saturating_sub(paid);
