@@ -53,6 +53,8 @@ async fn a_worker_whose_machine_slept_looks_at_its_hardware_once_and_connects_an
         let worker = hub.worker_as(&name, Source::Fetch, hardware, |config| {
             config.clock = Arc::clone(&clock) as _;
             config.timers.look = Duration::from_millis(50);
+            // Looking for who else wants memory is not looking for other hardware.
+            config.timers.memory = Duration::from_secs(3600);
         });
         backbone.ready(1).await;
         let session = backbone.remote.workers()[0].session_id;

@@ -18,6 +18,7 @@ mod intent;
 mod kept;
 mod purse;
 mod receipts;
+mod release;
 mod remove;
 mod settings;
 mod status;
@@ -54,10 +55,9 @@ pub use facts::{
 };
 pub use kept::KeptError;
 use purse::Errand;
+pub use release::NewRelease;
 pub use settings::{Language, Settings, SettingsError};
-pub use status::{
-    Account, DeviceState, Link, Network, NewRelease, Problem, Slice, State, Status, Tray, View, WalletState,
-};
+pub use status::{Account, DeviceState, Link, Network, Problem, Slice, State, Status, Tray, View, WalletState};
 pub use updates::Updates;
 
 /// Shortest time between two updates of a watcher.

@@ -5,6 +5,7 @@ use std::path::Path;
 use ts_rs::{Config, TS};
 
 use super::facts::*;
+use super::release::NewRelease;
 use super::settings::{Language, Settings};
 use super::status::*;
 use crate::worker::courtesy::{Hours, Reason};

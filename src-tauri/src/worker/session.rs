@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval_at};
 use tracing::{debug, info, warn};
 
 use super::Worker;
@@ -165,7 +165,8 @@ impl Session<'_> {
         let mut taking = idle();
         let stop = shutdown.wait();
         tokio::pin!(stop);
-        let mut looks = interval(self.worker.config.timers.memory);
+        let every = self.worker.config.timers.memory;
+        let mut looks = interval_at(tokio::time::Instant::now() + every, every);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let next = tokio::select! {

@@ -207,6 +207,8 @@ impl ExpertCompute for GpuKernel {
     }
 
     fn release(&self) {
+        // Whoever opens it anew at this moment does so for somebody who has stopped.
+        let _alone = self.recovering.lock().unwrap_or_else(PoisonError::into_inner);
         self.now().device.give_up("given back");
     }
 
