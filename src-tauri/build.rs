@@ -40,6 +40,7 @@ mod desktop {
         "diagnose",
         "save_report",
         "start_at_login",
+        "install_update",
         "close_window",
         "stay",
         "quit",

@@ -38,7 +38,7 @@ fn examined(mut command: Command) -> Said {
     let output = command.output().expect("it runs");
     assert!(start.elapsed() < VERDICT, "a verdict after {:?}", start.elapsed());
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    println!("{} ms", start.elapsed().as_millis());
+    eprintln!("{} ms", start.elapsed().as_millis());
     Said { code: output.status.code(), text: text(&output.stdout) }
 }
 
@@ -129,7 +129,7 @@ fn invited(dir: &Path) -> Fleet {
 fn is_possible_in_a_namespace(flags: &str) -> bool {
     let possible = Command::new("unshare").args([flags, "true"]).output().is_ok_and(|output| output.status.success());
     if !possible {
-        println!("skipped: a namespace of its own needs root");
+        eprintln!("skipped: a namespace of its own needs root");
     }
     possible
 }

@@ -35,7 +35,7 @@ mod net;
 mod operating;
 #[cfg(unix)]
 mod operators;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod outbound;
 mod peer;
 mod processes;

@@ -35,8 +35,7 @@ fn in_the_code() -> BTreeSet<String> {
     }
     let mut files = Vec::new();
     walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
-    let texts =
-        files.iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).map(|path| fs::read_to_string(path));
+    let texts = files.iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).map(fs::read_to_string);
     let all: String = texts.map(|text| text.expect("UTF-8")).collect();
     let quoted = all.split("\"kvasir_").skip(1).filter_map(|rest| rest.split(['"', '{']).next().map(str::to_owned));
     quoted

@@ -27,6 +27,8 @@ use crate::dispatch::world::{Backbone, Hub, exact_model, kernel, step};
 use crate::elastic::world::{Stream, hardware, patient, until};
 use crate::support::nginx::Nginx;
 
+/// The model remembers 2048 tokens.
+const STEPS_MAX: u32 = 1500;
 /// nginx's own limit.
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -86,7 +88,7 @@ async fn idle_and_busy(ping: Duration, scale: u32, spell: Duration) -> (u64, u64
     while Instant::now() < end {
         // Whatever is cut meanwhile, every token is the one of a local run.
         stream.step().await;
-        sleep(Duration::from_millis(20)).await;
+        sleep(spell / STEPS_MAX).await;
     }
     let served = behind.status.clone();
     until(|| served.borrow().trouble.is_none() && served.borrow().assignments > 0).await;

@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvasir::net::dial::{Connector, DIAL_DEADLINE};
-use kvasir::net::dial::{Leg, Outbound};
-use kvasir::net::probe::probe;
+use kvasir::net::dial::{Connector, DialError, Leg, Outbound};
 use kvasir::net::tls::TrialCertificates;
 use kvasir::net::trust::Voucher;
 
-use super::site::{HOST, Site, by_both};
+use super::site::{HOST, Site, by_both, travelled};
 use crate::support::forward_proxy::{ForwardProxy, Rules};
 use crate::support::names::Names;
 
@@ -143,15 +141,16 @@ async fn a_proxy_may_speak_tls_itself() {
 }
 
 #[tokio::test]
-async fn a_probe_tells_each_leg_and_who_vouches() {
+async fn a_trip_tells_each_leg_and_who_vouches() {
     let cell = Cell::new().await;
     let proxy = ForwardProxy::start(Rules { target: Some(cell.site.addr), ..Rules::default() }).await;
     let legs = async |outbound: Outbound| {
         let connector = Connector::new(&outbound).unwrap();
-        let probed = probe(&cell.site.url(), &connector, DIAL_DEADLINE).await;
-        let legs: Vec<Leg> = probed.trip.steps.iter().map(|step| step.leg).collect();
-        let voucher = probed.trip.certificate.as_ref().map(|seen| (seen.issuer.clone(), seen.voucher, seen.version));
-        (legs, voucher, probed.failed_leg(), connector.trust().inspector().map(str::to_owned))
+        let (trip, failed) = travelled(&cell.site.url(), &connector).await;
+        let legs: Vec<Leg> = trip.steps.iter().map(|step| step.leg).collect();
+        let voucher = trip.certificate.as_ref().map(|seen| (seen.issuer.clone(), seen.voucher, seen.version));
+        let failed = failed.as_ref().map(DialError::leg);
+        (legs, voucher, failed, connector.trust().inspector().map(str::to_owned))
     };
     let issuer = "Kvasir trial authority".to_owned();
     let direct = vec![Leg::Dns, Leg::Tcp, Leg::Tls, Leg::Upgrade];

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use kvasir::net::Io;
-use kvasir::net::dial::{Connector, DialError, Outbound};
+use kvasir::net::dial::{Connector, DIAL_DEADLINE, DialError, Outbound, Trip};
 use kvasir::net::head::{Upgrade, read_head};
 use kvasir::net::https::{Gateway, HttpsError};
 use kvasir::net::tls::{self, TrialCertificates};
@@ -82,6 +82,13 @@ async fn serve(stream: TcpStream, config: Arc<ServerConfig>) {
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{BODY}", BODY.len());
     let _ = stream.write_all(answer.as_bytes()).await;
     let _ = stream.shutdown().await;
+}
+
+/// Goes the whole way to a WebSocket: each leg that was passed, and why it went no further.
+pub async fn travelled(url: &str, connector: &Connector) -> (Trip, Option<DialError>) {
+    let mut trip = Trip::default();
+    let result = WsStream::travel(url, connector, WsConfig::worker(), DIAL_DEADLINE, &mut trip).await;
+    (trip, result.err())
 }
 
 /// A message there and back over a WebSocket.

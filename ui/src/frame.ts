@@ -26,19 +26,38 @@ function navigation(route: Route): { root: HTMLElement; badge: HTMLElement } {
   return { root: h("nav", { "aria-label": t("nav.label") }, h("ul", {}, ...ROUTES.map(link))), badge };
 }
 
+/// What a newer release asks for.
+function newRelease(): Part {
+  const words = h("span", { role: "status" });
+  const install = button("install-release", t("release.install"), () => act(engine.installUpdate), "quiet");
+  const root = h("p", { id: "release", class: "notice", hidden: true }, words, " ", install);
+  return {
+    root,
+    update(view) {
+      const release = view.new_release;
+      root.hidden = release.kind === "none";
+      if (release.kind === "none") return;
+      install.hidden = release.kind === "fetching";
+      const why = release.kind === "failed" ? problemWords(release.problem) : "";
+      say(words, t(`release.${release.kind}`, { version: release.version, why }));
+    },
+  };
+}
+
 /// The page `content` of `route` with everything around it.
 export function frame(route: Route, content: Part): Part {
   const state = h("p", { id: "state", role: "status" });
   const problem = h("p", { id: "problem", class: "notice bad", role: "alert", hidden: true });
   const tray = h("p", { id: "tray", class: "notice", hidden: true });
   const version = h("span", { id: "version" });
+  const release = newRelease();
   const nav = navigation(route);
   const root = h(
     "div",
     { class: "frame" },
     h("header", {}, h("h1", {}, "Kvasir"), state),
     nav.root,
-    h("main", {}, problem, tray, content.root),
+    h("main", {}, problem, tray, release.root, content.root),
     h(
       "footer",
       {},
@@ -60,6 +79,7 @@ export function frame(route: Route, content: Part): Part {
       sayOrHide(tray, view.tray === "shown" ? "" : t(`tray.${view.tray}`));
       nav.badge.hidden = status.wallet.kind !== "ready" || status.wallet.backed_up;
       say(version, `Kvasir ${view.version}`);
+      release.update(view);
       content.update(view);
     },
   };

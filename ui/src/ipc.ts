@@ -168,6 +168,12 @@ export type Status = {
 
 export type Tray = "shown" | "no_host" | "no_library";
 
+export type NewRelease = { "kind": "none" } | { "kind": "found", 
+/** Its version. */ version: string, } | { "kind": "fetching", 
+/** Its version. */ version: string, } | { "kind": "failed", 
+/** Its version. */ version: string, 
+/** Why. */ problem: Problem, };
+
 export type View = { 
 /** What the engine says. */ engine: Status, 
 /** What the shell says. */ tray: Tray, 
@@ -175,4 +181,5 @@ export type View = {
 /** The program's version. */ version: string, 
 /** The language that is spoken, such as `fr`. */ language: string, 
 /** Whether the window was asked to close for the first time, which is explained before. */ is_closing: boolean, 
-/** Whether the program starts with its owner's session; `null` where it cannot arrange that. */ starts_at_login: boolean | null, };
+/** Whether the program starts with its owner's session; `null` where it cannot arrange that. */ starts_at_login: boolean | null, 
+/** The newer release, in a build that looks for one. */ new_release: NewRelease, };

@@ -6,6 +6,7 @@ use zeroize::Zeroizing;
 
 use super::diagnose as doctor;
 use super::shell::{self, Shell};
+use super::updates;
 use crate::doctor::Report;
 use crate::engine::{EngineError, PauseKind, Problem, ReceiptLine, Settings, View};
 
@@ -38,6 +39,7 @@ pub(super) fn handler() -> impl Fn(Invoke<Wry>) -> bool + Send + Sync + 'static 
         diagnose,
         save_report,
         start_at_login,
+        install_update,
         close_window,
         stay,
         quit
@@ -205,6 +207,13 @@ async fn close_window(app: AppHandle, shell: State<'_, Shell>) -> Answer {
 #[tauri::command]
 async fn stay(app: AppHandle, shell: State<'_, Shell>) -> Answer {
     shell.answer_closing(&app, false);
+    Ok(())
+}
+
+/// Answers when it is known that it failed; else the program is another one.
+#[tauri::command]
+async fn install_update(app: AppHandle, shell: State<'_, Shell>) -> Answer {
+    updates::install(&app, &shell).await;
     Ok(())
 }
 

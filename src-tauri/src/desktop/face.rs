@@ -1,7 +1,7 @@
 //! What the tray's icon and menu say: the engine's status in a few lines of the user's language.
 
 use super::words::Words;
-use crate::engine::{DeviceState, State, Status, View, WalletState};
+use crate::engine::{DeviceState, NewRelease, State, Status, View, WalletState};
 
 /// What the topmost action does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub(super) struct Face {
     pub device: String,
     /// Only until the wallet is backed up.
     pub backup: Option<String>,
+    /// Only while a newer release can be installed.
+    pub release: Option<String>,
     pub action: String,
     pub can_act: bool,
     pub pause: String,
@@ -74,6 +76,12 @@ impl Face {
                 DeviceState::Failed { .. } => words.say("menu.device_none"),
             },
             backup: (is_wallet_open && !status.wallet.backed_up).then(|| words.say("menu.backup")),
+            release: match &view.new_release {
+                NewRelease::Found { version } | NewRelease::Failed { version, .. } => {
+                    Some(words.say_with("menu.release", "version", version))
+                }
+                NewRelease::None | NewRelease::Fetching { .. } => None,
+            },
             action: words.say(match action {
                 Action::Contribute => "contribute",
                 Action::Resume => "resume",
@@ -115,6 +123,9 @@ mod tests {
         assert_eq!((face.pending.as_str(), face.device.as_str()), ("Pending: 0.00895 KVR", "Device: CPU"));
         assert_eq!((face.action.as_str(), face.can_act, face.can_pause), ("Contribute", true, false));
         assert!(face.backup.is_some());
+        assert_eq!(face.release, None);
+        view.new_release = NewRelease::Found { version: "9.9.9".into() };
+        assert_eq!(Face::of(&view).release.as_deref(), Some("Install version 9.9.9"));
         view.engine.settings.language = Language::Fr;
         assert_eq!(Face::of(&view).pending, "En attente : 0,00895 KVR");
         view.engine.settings.language = Language::En;

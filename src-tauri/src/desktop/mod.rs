@@ -14,6 +14,7 @@ mod shell;
 mod tray;
 #[cfg(target_os = "linux")]
 mod tray_host;
+mod updates;
 #[cfg(target_os = "linux")]
 mod web_processes;
 mod window;
@@ -85,8 +86,12 @@ pub fn run(options: Options, runtime: &Runtime) -> Result<ExitCode, DesktopError
             window::show_soon(&app, Page::Home);
         });
     };
-    let app = tauri::Builder::default()
-        .plugin(tauri_plugin_single_instance::init(opened))
+    let context = tauri::generate_context!();
+    let mut builder = tauri::Builder::default().plugin(tauri_plugin_single_instance::init(opened));
+    if updates::are_wanted(context.config()) {
+        builder = builder.plugin(updates::plugin());
+    }
+    let app = builder
         .invoke_handler(commands::handler())
         .on_window_event(|window, event| {
             if let WindowEvent::CloseRequested { api, .. } = event {
@@ -98,7 +103,7 @@ pub fn run(options: Options, runtime: &Runtime) -> Result<ExitCode, DesktopError
             }
         })
         .setup(move |app| Ok(start(app, options)?))
-        .build(tauri::generate_context!())?;
+        .build(context)?;
     let code = app.run_return(|app, event| match event {
         // The last window was closed; only Quit quits.
         RunEvent::ExitRequested { code: None, api, .. } => api.prevent_exit(),
@@ -135,6 +140,9 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     #[cfg(target_os = "linux")]
     tauri::async_runtime::spawn(notices::keep(shell.clone()));
     tauri::async_runtime::spawn(shell.clone().keep_view());
+    if updates::are_wanted(app.config()) {
+        tauri::async_runtime::spawn(updates::keep(app.handle().clone(), shell.clone()));
+    }
     tauri::async_runtime::spawn(window::keep_reachable(app.handle().clone(), shell.clone()));
     tauri::async_runtime::spawn(tray::keep(app.handle().clone(), shell.clone(), icon));
     let quitting = app.handle().clone();

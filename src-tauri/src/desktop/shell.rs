@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::words::Words;
 use super::{autostart, window};
 use crate::doctor::Report;
-use crate::engine::{Engine, Problem, Tray, View};
+use crate::engine::{Engine, NewRelease, Problem, Tray, View};
 use crate::shutdown;
 
 /// The file that remembers that the first close was explained.
@@ -69,6 +69,11 @@ impl Shell {
     /// Whether Kvasir starts with the session, where that can be arranged.
     pub fn starts_at_login(&self) -> Option<bool> {
         self.view.borrow().starts_at_login
+    }
+
+    /// Shows where the newer release stands.
+    pub fn set_new_release(&self, release: NewRelease) {
+        self.view.send_modify(|view| view.new_release = release);
     }
 
     pub fn set_tray(&self, tray: Tray) {

@@ -10,6 +10,7 @@ use tauri::{AppHandle, Manager, Wry};
 
 use super::face::{Action, Face};
 use super::shell::{self, Shell};
+use super::updates;
 use super::window::{self, Page};
 use crate::engine::{Engine, EngineError, PauseKind, State};
 
@@ -17,11 +18,12 @@ const ACTION: &str = "contribute";
 const HOUR: &str = "hour";
 const UNTIL_RESUMED: &str = "until_resumed";
 const BACKUP: &str = "backup";
+const RELEASE: &str = "release";
 const OPEN: &str = "open";
 const LOGIN: &str = "login";
 const QUIT: &str = "quit";
-/// The place of the line that asks for a backup, behind pending KVR and device.
-const BACKUP_AT: usize = 2;
+/// The place of the lines that are not always there, behind pending KVR and device.
+const ASKING_AT: usize = 2;
 
 /// The icon with the parts that change. Its methods are for the main thread.
 #[derive(Clone)]
@@ -31,6 +33,7 @@ pub(super) struct Icon {
     pending: MenuItem<Wry>,
     device: MenuItem<Wry>,
     backup: MenuItem<Wry>,
+    release: MenuItem<Wry>,
     action: MenuItem<Wry>,
     pause: Submenu<Wry>,
     hour: MenuItem<Wry>,
@@ -62,6 +65,7 @@ impl Icon {
         let pending = line("pending", &face.pending, false)?;
         let device = line("device", &face.device, false)?;
         let backup = line(BACKUP, "", true)?;
+        let release = line(RELEASE, "", true)?;
         let action = line(ACTION, &face.action, face.can_act)?;
         let hour = line(HOUR, &face.hour, true)?;
         let until_resumed = line(UNTIL_RESUMED, &face.until_resumed, true)?;
@@ -82,7 +86,7 @@ impl Icon {
             .menu(&menu)
             .on_menu_event(|app, event| chosen(app, &event))
             .build(app)?;
-        Ok(Self { tray, menu, pending, device, backup, action, pause, hour, until_resumed, open, login, quit })
+        Ok(Self { tray, menu, pending, device, backup, release, action, pause, hour, until_resumed, open, login, quit })
     }
 
     /// Changes what is another than `before`: menus that are open stay so.
@@ -120,16 +124,18 @@ impl Icon {
         }
         // A click has changed the mark already; whether it is true is known here.
         self.login.set_checked(face.starts_at_login == Some(true))?;
-        self.ask_for_backup(before.backup.as_deref(), face.backup.as_deref())
+        self.ask(&self.backup, before.backup.as_deref(), face.backup.as_deref())?;
+        self.ask(&self.release, before.release.as_deref(), face.release.as_deref())
     }
 
-    fn ask_for_backup(&self, before: Option<&str>, now: Option<&str>) -> Result<(), tauri::Error> {
+    /// Shows or hides a line that asks for something.
+    fn ask(&self, line: &MenuItem<Wry>, before: Option<&str>, now: Option<&str>) -> Result<(), tauri::Error> {
         if let Some(text) = now {
-            self.backup.set_text(text)?;
+            line.set_text(text)?;
         }
         match (before, now) {
-            (None, Some(_)) => self.menu.insert(&self.backup, BACKUP_AT),
-            (Some(_), None) => self.menu.remove(&self.backup),
+            (None, Some(_)) => self.menu.insert(line, ASKING_AT),
+            (Some(_), None) => self.menu.remove(line),
             _ => Ok(()),
         }
     }
@@ -160,6 +166,10 @@ fn chosen(app: &AppHandle, event: &MenuEvent) {
             });
         }
         BACKUP => window::show_soon(&app, Page::Wallet),
+        RELEASE => drop(tauri::async_runtime::spawn(async move {
+            let shell = app.state::<Shell>().inner().clone();
+            updates::install(&app, &shell).await;
+        })),
         OPEN => window::show_soon(&app, Page::Home),
         LOGIN => {
             let shell = app.state::<Shell>();

@@ -151,7 +151,7 @@ impl Asking {
     async fn ask(&mut self) -> Result<Option<Account>, AccountError> {
         let mut failure = AccountError::NoGateway;
         for _ in 0..self.gateways.len() {
-            let index = self.health.next();
+            let index = self.health.choose();
             match self.statement(index).await {
                 Ok(statement) => {
                     self.health.works(index);

@@ -55,7 +55,9 @@ pub use facts::{
 pub use kept::KeptError;
 use purse::Errand;
 pub use settings::{Language, Settings, SettingsError};
-pub use status::{Account, DeviceState, Link, Network, Problem, Slice, State, Status, Tray, View, WalletState};
+pub use status::{
+    Account, DeviceState, Link, Network, NewRelease, Problem, Slice, State, Status, Tray, View, WalletState,
+};
 pub use updates::Updates;
 
 /// Shortest time between two updates of a watcher.

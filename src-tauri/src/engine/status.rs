@@ -340,6 +340,35 @@ pub struct View {
     pub is_closing: bool,
     /// Whether the program starts with its owner's session; `null` where it cannot arrange that.
     pub starts_at_login: Option<bool>,
+    /// The newer release, in a build that looks for one.
+    pub new_release: NewRelease,
+}
+
+/// Where the newer release stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum NewRelease {
+    /// There is none, as far as is known.
+    #[default]
+    None,
+    /// It can be installed.
+    Found {
+        /// Its version.
+        version: String,
+    },
+    /// It is being downloaded and installed.
+    Fetching {
+        /// Its version.
+        version: String,
+    },
+    /// It could not be installed.
+    Failed {
+        /// Its version.
+        version: String,
+        /// Why.
+        problem: Problem,
+    },
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ fn the_windows_types_are_written_from_these() {
         Settings::decl(&config),
         Status::decl(&config),
         Tray::decl(&config),
+        NewRelease::decl(&config),
         View::decl(&config),
     ];
     let head = "// Written from src-tauri/src/engine/ by its test; KVASIR_WRITE_TYPES=1 writes it anew.\n";

@@ -37,7 +37,7 @@ impl Health {
     }
 
     /// The gateway to try now; 0 without any.
-    pub fn next(&mut self) -> usize {
+    pub fn choose(&mut self) -> usize {
         let now = Instant::now();
         for place in &mut self.places {
             if place.failed_at.is_some_and(|at| now - at > MEMORY) {
@@ -94,7 +94,7 @@ mod tests {
     fn choices(health: &mut Health, down: &[usize], times: usize) -> Vec<usize> {
         let mut chosen = Vec::new();
         for _ in 0..times {
-            let index = health.next();
+            let index = health.choose();
             if down.contains(&index) {
                 health.failed(index)
             } else {
@@ -120,12 +120,12 @@ mod tests {
     fn another_may_do_better_until_all_have_failed_in_a_row() {
         let mut health = Health::new(2);
         let mut fail = || {
-            let index = health.next();
+            let index = health.choose();
             health.failed(index);
             health.has_another()
         };
         assert_eq!([fail(), fail(), fail()], [true, false, false]);
-        let index = health.next();
+        let index = health.choose();
         health.works(index);
         assert!(health.has_another());
     }

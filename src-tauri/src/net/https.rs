@@ -293,6 +293,7 @@ pub fn public_of(url: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::net::dial::Outbound;
+    use futures_util::FutureExt as _;
 
     #[test]
     fn the_public_side_of_a_gateway_is_at_its_host() {
@@ -309,14 +310,16 @@ mod tests {
         let gateways = ["wss://a", "wss://b"].map(|url| Gateway::at(url, Arc::clone(&connector)).unwrap());
         let refused = |code: &str| HttpsError::Refused { gateway: "a".into(), code: code.into(), message: "no".into() };
         for (code, asked) in [("hub", 2), ("claims", 2), ("receipt", 1), ("claim_sequence", 1)] {
-            let calls = std::cell::Cell::new(0);
-            let answer = first(&gateways, async |_| {
-                calls.set(calls.get() + 1);
-                if calls.get() == 1 { Err(refused(code)) } else { Ok(()) }
-            });
-            assert_eq!((answer.await.is_ok(), calls.get()), (asked == 2, asked), "{code}");
+            let answers = std::sync::Mutex::new([Err(refused(code)), Ok(())].into_iter());
+            let next = |_: &Gateway| {
+                let answer = answers.lock().unwrap().next().unwrap();
+                std::future::ready(answer).boxed()
+            };
+            let is_ok = first(&gateways, next).await.is_ok();
+            let calls = 2 - answers.lock().unwrap().len();
+            assert_eq!((is_ok, calls), (asked == 2, asked), "{code}");
         }
-        let nobody = first(&gateways, async |_| Err::<(), _>(refused("hub"))).await;
+        let nobody = first(&gateways, |_| std::future::ready(Err::<(), _>(refused("hub"))).boxed()).await;
         assert!(matches!(nobody, Err(HttpsError::Refused { code, .. }) if code == "hub"), "the reason is said");
     }
 }

@@ -16,7 +16,6 @@ pub mod https;
 pub mod in_hand;
 pub mod peer;
 mod pinned;
-pub mod probe;
 pub mod proxy;
 pub mod resolve;
 pub mod route;

@@ -213,7 +213,8 @@ impl ServerCertVerifier for Telling {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         self.0.verify_server_cert(cert, intermediates, name, ocsp, now).map_err(|error| match error {
-            Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            // A bad signature is that of another authority of the same name.
+            Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
                 // What the last one names is what would have to be trusted.
                 let last = der::about(intermediates.last().unwrap_or(cert));
                 let issuer = last.map_or_else(|| "somebody unreadable".to_owned(), |about| about.issuer);

@@ -56,7 +56,7 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
         if !in_use.is_there(worker, shutdown).await {
             return;
         }
-        let index = health.next();
+        let index = health.choose();
         let Some(url) = worker.config.gateways.get(index) else { return };
         worker.status.phase(Phase::Connecting { gateway: url.clone() });
         // Only a session counts: dialling can take long and lead nowhere.

@@ -73,7 +73,7 @@ pub enum DialError {
     Tcp(#[from] ConnectError),
     /// The proxy.
     #[error(transparent)]
-    Proxy(#[from] ProxyError),
+    Proxy(Box<ProxyError>),
     /// TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -105,6 +105,12 @@ pub enum DialError {
     },
 }
 
+impl From<ProxyError> for DialError {
+    fn from(error: ProxyError) -> Self {
+        Self::Proxy(Box::new(error))
+    }
+}
+
 impl DialError {
     /// The leg that failed.
     #[must_use]
@@ -129,10 +135,13 @@ impl DialError {
             Self::Offline { .. } => "offline",
             Self::Tcp(source) if source.is_of_dns() => "dns",
             Self::Tcp(_) | Self::Deadline { leg: Leg::Dns | Leg::Tcp, .. } => "gateway_down",
-            Self::Proxy(ProxyError::WantsPassword { .. }) => "proxy_password",
-            Self::Proxy(ProxyError::Refused { .. }) => "proxy_refuses",
-            Self::Proxy(ProxyError::Setting { .. } | ProxyError::Script { .. }) => "proxy_setting",
-            Self::Proxy(_) | Self::Deadline { leg: Leg::Proxy, .. } => "proxy_down",
+            Self::Proxy(error) => match **error {
+                ProxyError::WantsPassword { .. } => "proxy_password",
+                ProxyError::Refused { .. } => "proxy_refuses",
+                ProxyError::Setting { .. } | ProxyError::Script { .. } => "proxy_setting",
+                ProxyError::Down { .. } | ProxyError::Tls { .. } | ProxyError::Answer { .. } => "proxy_down",
+            },
+            Self::Deadline { leg: Leg::Proxy, .. } => "proxy_down",
             Self::Tls(TlsError::Untrusted(_)) => "untrusted_issuer",
             Self::Tls(_) | Self::Deadline { leg: Leg::Tls, .. } => "tls",
             Self::Status { .. } | Self::Upgrade { .. } | Self::Deadline { .. } => "upgrade",

@@ -206,7 +206,7 @@ impl Way {
             return Ok(Box::new(tcp));
         }
         let secured = async {
-            let tls = |source| ProxyError::Tls { proxy: proxy.clone(), source };
+            let tls = |source| ProxyError::Tls { proxy: proxy.clone(), source: Box::new(source) };
             let config = match trust {
                 Some(trust) => trust.config(),
                 None => Trust::new(&[], None).map_err(tls)?.config(),

@@ -66,7 +66,7 @@ pub enum ProxyError {
         /// The proxy.
         proxy: Proxy,
         /// Why.
-        source: TlsError,
+        source: Box<TlsError>,
     },
     /// 407.
     #[error("{}", wants_password(proxy, schemes))]
@@ -172,7 +172,7 @@ fn basic(name: impl Iterator<Item = u8>, password: impl Iterator<Item = u8>) -> 
 /// Host and port of an authority; `None` for a port that is no number.
 fn split_port(authority: &str, usual: u16) -> Option<(&str, u16)> {
     match authority.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') && !(host.contains(':') && !host.ends_with(']')) => {
+        Some((host, port)) if !port.contains(']') && (!host.contains(':') || host.ends_with(']')) => {
             Some((host, port.parse().ok()?))
         }
         _ => Some((authority, usual)),

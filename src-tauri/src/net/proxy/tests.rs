@@ -1,3 +1,5 @@
+//! What people write about proxies, and what comes of it.
+
 use super::desktop::Settings;
 use super::*;
 
