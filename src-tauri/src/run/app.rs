@@ -15,6 +15,8 @@ use crate::shutdown;
 
 /// WebKit's own switch; see [`spare_the_web_view`].
 const DMABUF: &str = "WEBKIT_DISABLE_DMABUF_RENDERER";
+/// The toolkit's own switch.
+const GL: &str = "GDK_GL";
 /// How long threads may finish what they do after Quit.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
@@ -44,6 +46,7 @@ pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<Exit
 }
 
 /// WebKit's DMA-BUF renderer leaves windows white on many machines with an NVIDIA card, which are those that come here.
+/// Without it nothing here draws with OpenGL, whose driver the toolkit would load for good.
 fn spare_the_web_view() {
     if !cfg!(target_os = "linux") || std::env::var_os(DMABUF).is_some() {
         return;
@@ -52,5 +55,8 @@ fn spare_the_web_view() {
     // SAFETY: the program has started no thread yet, so nobody else reads or writes the environment.
     unsafe {
         std::env::set_var(DMABUF, "1");
+        if std::env::var_os(GL).is_none() {
+            std::env::set_var(GL, "disable");
+        }
     }
 }
