@@ -139,12 +139,13 @@ impl Trust {
         let fallback = if self.vouchers.is_empty() { Voucher::Network } else { Voucher::Machine };
         let voucher = found.unwrap_or(fallback);
         if matches!(voucher, Voucher::Named | Voucher::Machine) && self.inspector.set(issuer.clone()).is_ok() {
-            tracing::warn!(
-                host,
-                issuer,
-                "no public authority vouches for this certificate, only one that this machine was told to trust: where \
-                 that is a proxy that inspects traffic, it sees what passes"
-            );
+            const WHO: &str = "no public authority vouches for this certificate, only one that this machine was told to \
+                               trust: where that is a proxy that inspects traffic, it sees what passes";
+            // Whoever named the authority for Kvasir knows it; what somebody gave the whole machine is news.
+            match voucher {
+                Voucher::Machine => tracing::warn!(host, issuer, "{WHO}"),
+                _ => tracing::info!(host, issuer, "{WHO}"),
+            }
         }
         let version = match connection.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => "TLS 1.2",

@@ -39,8 +39,14 @@ impl Session<'_> {
     pub(super) async fn resize(&mut self) -> Result<Next, SessionError> {
         let now = self.equipment.room(self.worker).await;
         self.room = Room { most: self.room.most.max(now), now };
-        self.give_back().await?;
+        let next = self.give_back().await?;
+        if matches!(next, Next::End(_)) {
+            return Ok(next);
+        }
         self.offer().await?;
+        if let Next::Take(lease) = next {
+            return Ok(Next::Take(lease));
+        }
         // Where the room is back before the backbone has heard that it was gone, no other lease follows.
         Ok(self.outdated.take().map_or(Next::Go, Next::Take))
     }
@@ -59,10 +65,10 @@ impl Session<'_> {
     }
 
     /// Lets go of what has no room any more, by name and before less is offered: whoever wants the memory waits for
-    /// it, the backbone does not.
-    async fn give_back(&self) -> Result<(), SessionError> {
+    /// it, the backbone does not. What was asked before that was heard is answered; what else came is done next.
+    async fn give_back(&mut self) -> Result<Next, SessionError> {
         let library = &self.worker.library;
-        let (Some(held), Some(manifest)) = (self.holdings.newest(), library.manifest()) else { return Ok(()) };
+        let (Some(held), Some(manifest)) = (self.holdings.newest(), library.manifest()) else { return Ok(Next::Go) };
         let mut room = self.room.now;
         // The last ones came last, and the memory of those who came together is free when all of them are gone.
         let fits = |id: &ExpertId| {
@@ -73,18 +79,26 @@ impl Session<'_> {
         let stays: Slice = held.slice.iter().take_while(fits).collect();
         let leaving = held.slice.without(&stays);
         if leaving.is_empty() {
-            return Ok(());
+            return Ok(Next::Go);
         }
         info!(experts = leaving.len(), "giving memory back");
         self.link.send(&Release { lease: held.lease, experts: leaving.to_ranges() }.frame()?).await?;
-        let start = Instant::now();
+        let (start, mut next) = (Instant::now(), Next::Go);
         while !self.desk.load().is_quiet(start, self.quiet) && start.elapsed() < LAST_ANSWERS {
-            sleep(QUIET_LOOK).await;
+            let came = tokio::select! {
+                () = sleep(QUIET_LOOK) => continue,
+                frame = receive(&mut self.receiver, &mut self.open) => self.act(frame?).await?,
+            };
+            match came {
+                Next::Go => {}
+                Next::Take(_) => next = came,
+                Next::End(_) => return Ok(came),
+            }
         }
         self.holdings.keep_only(&stays);
         library.keep_only(&stays);
         self.worker.status.partly(stays.to_string());
-        Ok(())
+        Ok(next)
     }
 
     /// Gives everything back, answers what is still under way within `patience`, less when the worker stops, and
