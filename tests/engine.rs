@@ -3,6 +3,7 @@
 
 mod guest;
 mod keys;
+mod release;
 #[cfg(feature = "gpu")]
 mod stop;
 

@@ -18,7 +18,7 @@ mod intent;
 mod kept;
 mod purse;
 mod receipts;
-mod release;
+pub mod release;
 mod remove;
 mod settings;
 mod status;
