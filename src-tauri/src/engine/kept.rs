@@ -76,7 +76,7 @@ impl Kept {
                 Ok(Versioned { version, .. }) => format!("version {version}, of another program"),
                 Err(error) => error.to_string(),
             },
-            Err(source) => return (T::default(), Some(KeptError::Io { path, source })),
+            Err(source) => source.to_string(),
         };
         let aside = path.with_added_extension("bad");
         let error = match fs::rename(&path, &aside) {
@@ -133,6 +133,11 @@ mod tests {
             assert_eq!(fs::read_to_string(aside).unwrap(), damaged, "nothing is lost");
             assert!(!path.exists());
         }
+        // What cannot be read at all is put aside as well, and not written over.
+        fs::remove_file(path.with_added_extension("bad")).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(matches!(read(), (_, Some(KeptError::Damaged { .. }))));
+        assert!(path.with_added_extension("bad").is_dir());
     }
 
     #[test]

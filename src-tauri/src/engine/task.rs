@@ -7,26 +7,29 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::MissedTickBehavior;
-use tracing::info;
+use tokio::time::{Instant, MissedTickBehavior};
+use tracing::{info, warn};
 
 use super::account::Known;
 use super::devices::{Found, Search};
 use super::download::Meter;
-use super::facts::WalletStatus;
+use super::facts::PauseKind;
 use super::intent::{INTENT, Intent, pause_from};
 use super::purse::Purse;
 use super::settings::{SETTINGS, Settings};
 use super::status::{DeviceState, Status};
-use super::work::Running;
-use super::{Asked, EngineConfig, EngineError, Order};
+use super::work::{Running, give_back};
+use super::{Asked, EngineConfig, EngineError, Order, PAUSE_MAX};
 use crate::net::tls;
 use crate::wire::invite::Invite;
-use crate::worker::courtesy::{self, Duty, Hold, Rules};
-use crate::worker::{self, Budget, Hardware, Occupied, network};
+use crate::worker::courtesy::{self, Duty, Rules, Welcome};
+use crate::worker::{self, Budget, Hardware, HomeError, Occupied, network};
 
 /// Between two looks at clocks and speeds.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Most of an unknown device's id that an error repeats.
+const NAMED_CHARS_MAX: usize = 64;
 
 /// Identity of the processor.
 const CPU_ID: &str = "cpu";
@@ -56,7 +59,7 @@ pub(super) struct Core {
     pub hardware: Option<watch::Receiver<Hardware>>,
     pub network: Option<Invite>,
     /// An invitation that waits, and its code.
-    offer: Option<(Invite, String)>,
+    pub offer: Option<(Invite, String)>,
     pub running: Option<Running>,
     pub account: Option<Account>,
     pub working: watch::Sender<bool>,
@@ -67,14 +70,14 @@ pub(super) struct Core {
     pub paused_at: Option<Duration>,
     pub settings: Settings,
     pub rules: watch::Sender<Rules>,
-    pub hold: watch::Receiver<Option<Hold>>,
+    pub welcome: watch::Receiver<Welcome>,
     pub budget: (watch::Sender<Option<u64>>, Budget),
     pub duty: Duty,
     pub meter: Meter,
     /// Free bytes of the disk with the slices, as of the last tick.
     pub free_disk_bytes: u64,
     /// This program works in the state directory alone, or does nothing.
-    pub alone: Option<Occupied>,
+    pub alone: Result<Occupied, Arc<HomeError>>,
 }
 
 /// What a task gives, if there is one; its place is empty then.
@@ -107,15 +110,14 @@ pub(super) fn tell(answer: oneshot::Sender<Result<(), EngineError>>, done: Resul
 impl Core {
     pub fn new(config: EngineConfig, board: watch::Sender<Status>) -> Self {
         let dir = &config.state_dir;
-        let (alone, taken) = match worker::occupy(dir) {
-            Ok(alone) => (Some(alone), None),
-            Err(error) => (None, Some(EngineError::StateDir(error))),
-        };
-        let (settings, damaged) = SETTINGS.read::<Settings>(dir);
-        let (intent, forgotten) = INTENT.read::<Intent>(dir);
+        let alone = worker::occupy(dir).map_err(Arc::new);
+        // What another program works with is not even read: a damaged file would be put aside under its hands.
+        let (settings, damaged): (Settings, _) = if alone.is_ok() { SETTINGS.read(dir) } else { Default::default() };
+        let (intent, forgotten): (Intent, _) = if alone.is_ok() { INTENT.read(dir) } else { Default::default() };
         let purse = Purse::new(Arc::clone(&config.store), dir.clone());
         let (rules, wished) = watch::channel(settings.rules());
-        let (hold, _) = courtesy::watch(wished, config.sources.clone(), Arc::clone(&config.clock), config.look_every);
+        let (welcome, _) =
+            courtesy::watch(wished, config.sources.clone(), Arc::clone(&config.clock), config.look_every);
         let mut core = Self {
             board,
             status: Status::default(),
@@ -132,7 +134,7 @@ impl Core {
             answered: (0, None),
             paused_at: None,
             rules,
-            hold,
+            welcome,
             budget: Budget::changeable(None),
             duty: Duty::default(),
             meter: Meter::default(),
@@ -142,12 +144,20 @@ impl Core {
             alone,
             config,
         };
+        if damaged.is_some() && core.intent.contributing {
+            // Defaults are not what the owner wished: nothing is done by them before somebody has looked.
+            let pause = pause_from(PauseKind::UntilResumed, core.now_unix_s());
+            if let Err(error) = core.intend(|intent| intent.pause = Some(pause)) {
+                warn!(%error, "the pause is not kept");
+            }
+        }
+        let taken = core.check_alone().err();
         let problem = taken.or(damaged.or(forgotten).map(EngineError::from));
         core.status.state_problem = problem.map(|error| (&error).into());
         core.apply_settings();
         core.look_at_pause();
         core.find_hardware();
-        if core.alone.is_some() {
+        if core.alone.is_ok() {
             core.open_wallet();
         }
         match network::join(&core.config.state_dir, None, &[], core.now_unix_s()) {
@@ -173,7 +183,7 @@ impl Core {
                             let _ = answer.send(Ok(()));
                             return;
                         }
-                        Order::Wallet(errand) => match self.send_to_wallet(errand) {
+                        Order::Wallet(errand) => match self.send_to_wallet(errand).await {
                             // Answered when it is over.
                             Ok(()) => {
                                 self.sent = Some(answer);
@@ -188,9 +198,9 @@ impl Core {
                     tell(answer, done);
                 }
                 returned = self.purse.returned() => self.wallet_returned(returned).await,
-                found = end_of(&mut self.finding) => self.hardware_found(found),
+                found = end_of(&mut self.finding) => self.hardware_found(found).await,
                 () = change_of(self.hardware.as_mut()) => self.show_hardware(),
-                () = change_of(Some(&mut self.hold)) => {}
+                () = change_of(Some(&mut self.welcome)) => {}
                 event = super::work::event_of(self.running.as_mut()) => {
                     if let Some(ended) = event { self.worker_ended(ended).await }
                 }
@@ -232,8 +242,9 @@ impl Core {
             }
             Order::Decline => self.offer = None,
             Order::Leave => {
-                self.intend(|intent| intent.contributing = false)?;
+                // First the work, whatever the disk says.
                 self.rest().await;
+                self.intend(|intent| intent.contributing = false)?;
                 network::leave(&self.config.state_dir)?;
                 self.belong_to(None);
                 // The build's own network, if it has one, is what remains.
@@ -246,7 +257,6 @@ impl Core {
                 self.intend(|intent| (intent.contributing, intent.pause) = (true, None))?;
             }
             Order::Contribute(false) => {
-                // First the work, whatever the disk says.
                 self.rest().await;
                 self.intend(|intent| (intent.contributing, intent.pause) = (false, None))?;
             }
@@ -258,7 +268,7 @@ impl Core {
             }
             Order::SwitchDevice(id, on) => {
                 if !self.found.iter().any(|found| found.id == id) {
-                    return Err(EngineError::NoSuchDevice(id));
+                    return Err(EngineError::NoSuchDevice(id.chars().take(NAMED_CHARS_MAX).collect()));
                 }
                 let is_used = self.status.devices.iter().any(|device| device.id == id && device.used);
                 self.intend(|intent| {
@@ -286,19 +296,10 @@ impl Core {
             }
             Order::DeleteSlices => {
                 self.rest().await;
-                self.intend(|intent| (intent.contributing, intent.download_agreed) = (false, false))?;
+                // A full disk, which keeps nothing, is what this order is for.
+                let kept = self.intend(|intent| (intent.contributing, intent.download_agreed) = (false, false));
                 super::remove::slices(self.config.state_dir.clone()).await?;
-            }
-            Order::RemoveEverything { confirmed } => {
-                if !confirmed && !self.purse.is_safe() {
-                    return Err(EngineError::NotBackedUp);
-                }
-                self.rest().await;
-                self.belong_to(None);
-                self.purse.remove_key().await?;
-                super::remove::everything(self.config.state_dir.clone()).await?;
-                (self.intent, self.settings) = (Intent::default(), Settings::default());
-                self.status.wallet = WalletStatus::default();
+                kept.or_else(|_| self.intend(|_| ()))?;
             }
             Order::OpenWallet => self.open_wallet(),
             Order::ShowPhrase(words) => {
@@ -322,10 +323,10 @@ impl Core {
 
     /// Nothing is done in a state directory that another program works in.
     pub fn check_alone(&self) -> Result<(), EngineError> {
-        self.alone.as_ref().map(drop).ok_or(EngineError::NotAlone)
+        self.alone.as_ref().map(drop).map_err(|error| Arc::clone(error).into())
     }
 
-    fn find_hardware(&mut self) {
+    pub fn find_hardware(&mut self) {
         let off: BTreeSet<String> = self.intent.off.clone();
         if let Some(before) = self.finding.replace(tokio::spawn((self.config.hardware)(off))) {
             before.abort();
@@ -346,7 +347,7 @@ impl Core {
         }
     }
 
-    fn hardware_found(&mut self, searched: Result<Search, JoinError>) {
+    async fn hardware_found(&mut self, searched: Result<Search, JoinError>) {
         let reason = match searched {
             Ok(Search { found, best }) => {
                 self.found = found;
@@ -355,6 +356,10 @@ impl Core {
                         // The same is not opened twice.
                         let id = |hardware: &watch::Receiver<Hardware>| hardware.borrow().kernel.identity();
                         if self.hardware.as_ref().map(id) != Some(id(&hardware)) {
+                            if !self.is_wished() {
+                                // A card that computes nothing is not kept awake: whoever works opens it again.
+                                give_back(hardware.clone(), Instant::now() + PAUSE_MAX).await;
+                            }
                             self.hardware = Some(hardware);
                         }
                         return self.show_hardware();
@@ -379,7 +384,7 @@ impl Core {
     }
 
     /// Works for this network from now on; the worker, if any, was stopped before.
-    fn belong_to(&mut self, invite: Option<Invite>) {
+    pub fn belong_to(&mut self, invite: Option<Invite>) {
         self.status.network_problem = None;
         self.network = invite;
         self.ask_for_account();

@@ -182,10 +182,29 @@ impl Library {
         self.shelf().experts.retain(|id, _| slice.contains(*id));
     }
 
+    /// Drops experts until those that stay take no more than `room` bytes, the last ones first.
+    pub fn keep_within(&self, room: u64) {
+        let mut shelf = self.shelf();
+        let Some(manifest) = shelf.manifest.clone() else { return };
+        let stays = within(shelf.experts.keys().copied().collect(), &manifest, room);
+        shelf.experts.retain(|id, _| stays.contains(*id));
+    }
+
     /// Drops every expert: where they were placed is gone.
     pub fn clear(&self) {
         self.shelf().experts.clear();
     }
+}
+
+/// The first experts of `ids` that fit into `room` bytes: the last ones came last, and the memory of those who came
+/// together is free when all of them are gone.
+pub(super) fn within(ids: BTreeSet<ExpertId>, manifest: &Manifest, mut room: u64) -> Slice {
+    let fits = |id: &ExpertId| {
+        let left = expert_bytes(manifest, id.layer).and_then(|bytes| room.checked_sub(bytes));
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    ids.into_iter().take_while(fits).collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! and what cannot be read holds nothing back.
 
 mod decide;
+#[cfg(all(target_os = "linux", feature = "desktop"))]
+mod display;
 mod duty;
 mod facts;
 mod watch;
@@ -87,6 +89,35 @@ pub enum Reason {
     UserActive,
     /// The duty cycle is zero.
     Duty,
+}
+
+/// What a look at the machine came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Welcome {
+    /// Nobody has looked yet: nothing begins before.
+    #[default]
+    Unknown,
+    /// Work is welcome.
+    Yes,
+    /// Something holds it back.
+    No(Hold),
+}
+
+impl Welcome {
+    /// What holds work back, if something is known to.
+    #[must_use]
+    pub fn hold(&self) -> Option<&Hold> {
+        match self {
+            Self::No(hold) => Some(hold),
+            Self::Unknown | Self::Yes => None,
+        }
+    }
+}
+
+impl From<Option<Hold>> for Welcome {
+    fn from(hold: Option<Hold>) -> Self {
+        hold.map_or(Self::Yes, Self::No)
+    }
 }
 
 /// What holds work back.
