@@ -4,13 +4,18 @@ use std::fs;
 
 use kvasir::clock::Clock;
 use kvasir::engine::{PauseKind, Settings, WhyCode};
-use kvasir::worker::courtesy::Reason;
+use kvasir::worker::courtesy::{Reason, Rules};
 
 use super::*;
 use crate::support::clock::JumpingClock;
 
 pub fn holds_slice(status: &Status) -> bool {
     matches!(status.slice, Slice::Held { .. })
+}
+
+/// The usual settings, but for these rules.
+pub fn wishing(rules: Rules) -> Settings {
+    Settings { rules, ..Settings::default() }
 }
 
 async fn contributing(desk: &Desk, network: &Network) {
@@ -72,7 +77,7 @@ async fn a_program_that_wants_the_machine_gets_it_and_work_goes_on_afterwards() 
     let (network, dir) = (network().await, tempfile::tempdir().unwrap());
     let desk = Desk::start(dir.path());
     contributing(&desk, &network).await;
-    let settings = Settings { pause_for_apps: vec!["blender".into()], ..Settings::default() };
+    let settings = wishing(Rules { pause_for_apps: vec!["blender".into()], ..Rules::default() });
     desk.engine.save_settings(settings.clone()).await.unwrap();
     let program = dir.path().join("proc/4711");
     fs::create_dir_all(&program).unwrap();
@@ -90,7 +95,7 @@ async fn a_program_that_wants_the_machine_gets_it_and_work_goes_on_afterwards() 
     // Settings are kept; a damaged file is put aside and said to be.
     let desk = Desk::start(dir.path());
     assert_eq!(desk.ready().await.settings, settings);
-    let refused = Settings { duty_percent: 101, ..Settings::default() };
+    let refused = wishing(Rules { duty_percent: 101, ..Rules::default() });
     assert_eq!(desk.engine.save_settings(refused).await.unwrap_err().code(), "settings");
     desk.stop().await;
     fs::write(dir.path().join("settings.json"), "{").unwrap();

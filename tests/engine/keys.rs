@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use kvasir::engine::{Needs, Settings, Stored};
+use kvasir::worker::courtesy::Rules;
 use zeroize::Zeroizing;
 
 use super::*;
@@ -178,7 +179,7 @@ async fn a_keyring_that_comes_back_opens_and_loses_its_key_only_when_it_is_open(
     assert_eq!(code(desk.engine.remove_everything(true)).await, Some("keyring_unavailable"));
     assert_eq!(address(&desk.engine.status()), wallet, "nothing is gone that is said to be here");
     keyring.is_open.store(true, SeqCst);
-    let busy = Settings { duty_percent: 0, ..Settings::default() };
+    let busy = super::guest::wishing(Rules { duty_percent: 0, ..Rules::default() });
     desk.engine.save_settings(busy).await.unwrap();
     desk.engine.remove_everything(true).await.unwrap();
     assert_eq!(keyring.list().unwrap(), []);

@@ -113,13 +113,17 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 mod tests {
     use super::*;
     use crate::engine::settings::{SETTINGS, Settings};
+    use crate::types::Rules;
 
     #[test]
     fn settings_come_back_and_a_damaged_file_is_put_aside_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let read = || SETTINGS.read::<Settings>(dir.path());
         assert!(matches!(read(), (settings, None) if settings == Settings::default()));
-        let chosen = Settings { duty_percent: 40, pause_for_apps: vec!["game".into()], ..Settings::default() };
+        let chosen = Settings {
+            rules: Rules { duty_percent: 40, pause_for_apps: vec!["game".into()], ..Rules::default() },
+            ..Settings::default()
+        };
         SETTINGS.write(dir.path(), &chosen).unwrap();
         assert!(matches!(read(), (settings, None) if settings == chosen));
         let path = dir.path().join(SETTINGS.name);
@@ -152,7 +156,7 @@ mod tests {
         // The new file is written beside the old one: there everything is full.
         let fresh = dir.path().join(SETTINGS.name).with_extension("new");
         std::os::unix::fs::symlink(full, fresh).unwrap();
-        let error = SETTINGS.write(dir.path(), &Settings { duty_percent: 1, ..Settings::default() }).unwrap_err();
+        let error = SETTINGS.write(dir.path(), &Settings { disk_cap_bytes: 1, ..Settings::default() }).unwrap_err();
         assert_eq!(error.code(), "disk_full", "{error}");
         assert_eq!(fs::read(dir.path().join(SETTINGS.name)).unwrap(), before);
     }

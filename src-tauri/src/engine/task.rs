@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use super::account::Known;
@@ -18,8 +18,8 @@ use super::intent::{INTENT, Intent, pause_from};
 use super::purse::Purse;
 use super::settings::{SETTINGS, Settings};
 use super::status::{DeviceState, Status};
-use super::work::{Running, give_back};
-use super::{Asked, EngineConfig, EngineError, Order, PAUSE_MAX};
+use super::work::Running;
+use super::{Asked, EngineConfig, EngineError, Order};
 use crate::net::tls;
 use crate::wire::invite::Invite;
 use crate::worker::courtesy::{self, Duty, Rules, Welcome};
@@ -30,9 +30,6 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// Most of an unknown device's id that an error repeats.
 const NAMED_CHARS_MAX: usize = 64;
-
-/// Identity of the processor.
-const CPU_ID: &str = "cpu";
 
 /// Asking for the account; aborted when dropped.
 pub(super) struct Account {
@@ -54,7 +51,7 @@ pub(super) struct Core {
     pub purse: Purse,
     /// Who waits for the wallet's errand.
     pub sent: Option<oneshot::Sender<Result<(), EngineError>>>,
-    finding: Option<JoinHandle<Search>>,
+    pub finding: Option<JoinHandle<Search>>,
     pub found: Vec<Found>,
     pub hardware: Option<watch::Receiver<Hardware>>,
     pub network: Option<Invite>,
@@ -115,7 +112,7 @@ impl Core {
         let (settings, damaged): (Settings, _) = if alone.is_ok() { SETTINGS.read(dir) } else { Default::default() };
         let (intent, forgotten): (Intent, _) = if alone.is_ok() { INTENT.read(dir) } else { Default::default() };
         let purse = Purse::new(Arc::clone(&config.store), dir.clone());
-        let (rules, wished) = watch::channel(settings.rules());
+        let (rules, wished) = watch::channel(settings.rules.clone());
         let (welcome, _) =
             courtesy::watch(wished, config.sources.clone(), Arc::clone(&config.clock), config.look_every);
         let mut core = Self {
@@ -311,7 +308,7 @@ impl Core {
                 self.status.wallet = self.purse.status();
             }
             Order::Context(asked) => {
-                let wallet = Arc::clone(self.purse.wallet().ok_or(EngineError::NoWallet)?);
+                let wallet = self.purse.wallet().cloned();
                 let network = self.effective_network();
                 let rate = self.account.as_ref().and_then(|account| account.known.borrow().rate);
                 let _ = asked.send(super::Context { wallet, network, rate });
@@ -326,61 +323,10 @@ impl Core {
         self.alone.as_ref().map(drop).map_err(|error| Arc::clone(error).into())
     }
 
-    pub fn find_hardware(&mut self) {
-        let off: BTreeSet<String> = self.intent.off.clone();
-        if let Some(before) = self.finding.replace(tokio::spawn((self.config.hardware)(off))) {
-            before.abort();
-        }
-    }
-
     /// Completes once the machine has slept.
     fn sleep(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let clock = Arc::clone(&self.config.clock);
         Box::pin(async move { worker::slept(&*clock, TICK).await })
-    }
-
-    /// The machine slept: a card that was not there before may be there now.
-    fn woke(&mut self) {
-        let has_card = |hardware: &watch::Receiver<Hardware>| hardware.borrow().kernel.identity() != CPU_ID;
-        if !self.hardware.as_ref().is_some_and(has_card) {
-            self.find_hardware();
-        }
-    }
-
-    async fn hardware_found(&mut self, searched: Result<Search, JoinError>) {
-        let reason = match searched {
-            Ok(Search { found, best }) => {
-                self.found = found;
-                match best {
-                    Ok(hardware) => {
-                        // The same is not opened twice.
-                        let id = |hardware: &watch::Receiver<Hardware>| hardware.borrow().kernel.identity();
-                        if self.hardware.as_ref().map(id) != Some(id(&hardware)) {
-                            if !self.is_wished() {
-                                // A card that computes nothing is not kept awake: whoever works opens it again.
-                                give_back(hardware.clone(), Instant::now() + PAUSE_MAX).await;
-                            }
-                            self.hardware = Some(hardware);
-                        }
-                        return self.show_hardware();
-                    }
-                    Err(reason) => reason,
-                }
-            }
-            Err(error) if error.is_cancelled() => return,
-            Err(_) => "the driver took its thread with it".to_owned(),
-        };
-        self.hardware = None;
-        self.status.device = DeviceState::Failed { problem: (&EngineError::Device(reason)).into() };
-    }
-
-    fn show_hardware(&mut self) {
-        let Some(newest) = &mut self.hardware else { return };
-        let hardware = newest.borrow_and_update();
-        self.status.device = DeviceState::Ready { name: hardware.kernel.device(), why: hardware.why.clone() };
-        if let Some(running) = &self.running {
-            running.use_hardware(&hardware);
-        }
     }
 
     /// Works for this network from now on; the worker, if any, was stopped before.

@@ -35,8 +35,8 @@ impl Core {
     pub fn apply_settings(&mut self) {
         let memory = [self.config.memory_bytes, self.settings.vram_cap_bytes].into_iter().flatten().min();
         self.budget.0.send_if_modified(|before| std::mem::replace(before, memory) != memory);
-        self.duty.set(self.settings.duty_percent);
-        let rules = self.settings.rules();
+        self.duty.set(self.settings.rules.duty_percent);
+        let rules = self.settings.rules.clone();
         self.rules.send_if_modified(|before| {
             let is_new = *before != rules;
             *before = rules;

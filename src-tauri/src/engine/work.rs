@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
@@ -236,8 +236,8 @@ impl Core {
 /// Gives back whatever hardware a worker had; the next one opens it anew. A driver that takes longer than `until` does
 /// it a little later.
 pub(super) async fn give_back(hardware: watch::Receiver<Hardware>, until: Instant) {
-    let kernel = Arc::clone(&hardware.borrow().kernel);
-    if timeout_at(until, spawn_blocking(move || kernel.release())).await.is_err() {
+    let hardware = hardware.borrow().clone();
+    if timeout_at(until, hardware.give_back()).await.is_err() {
         info!("the driver takes its time to give the hardware back");
     }
 }

@@ -249,6 +249,27 @@ mod tests {
     }
 
     #[test]
+    fn a_shelf_that_becomes_too_large_keeps_the_first_that_fit() {
+        let model = crate::model::embedded().unwrap();
+        let library = Library::new(&Source::Fetch, None);
+        let manifest = Arc::new(Manifest::of(&model).unwrap());
+        let bytes = expert_bytes(&manifest, 0).unwrap();
+        library.keep_within(0);
+        library.set_manifest(manifest);
+        let layer = model.weights.moe_layers().next().unwrap();
+        for (expert, weights) in (0..5).zip(&layer.experts) {
+            library.put(ExpertId { layer: 0, expert }, Arc::new(Expert::new(weights).unwrap()));
+        }
+        library.keep_within(5 * bytes);
+        assert_eq!(library.bytes(), 5 * bytes);
+        library.keep_within(3 * bytes - 1);
+        let left: Vec<u16> = library.ids().iter().map(|id| id.expert).collect();
+        assert_eq!(left, [0, 1]);
+        library.keep_within(0);
+        assert_eq!(library.bytes(), 0);
+    }
+
+    #[test]
     fn what_is_given_up_leaves_every_lease_and_the_rest_stays() {
         let holdings = Holdings::default();
         (1..=2).for_each(|lease| holdings.take_over(held(lease, 7)));

@@ -73,6 +73,12 @@ impl Sources {
 }
 
 impl Facts {
+    /// What the machine does now, as far as `rules` mind. Blocks, and may hang.
+    #[must_use]
+    pub fn now(sources: &Sources, rules: &Rules, clock: &dyn Clock) -> Self {
+        Self::of(clock, sources.look(rules), sources.ask(rules))
+    }
+
     /// Puts together what was learnt.
     pub(super) fn of(clock: &dyn Clock, files: Files, told: Told) -> Self {
         let Files { on_battery, programs } = files;
@@ -278,10 +284,7 @@ mod tests {
     fn this_machine_is_looked_at_without_harm_and_only_for_what_a_rule_minds() {
         let clock = SystemClock::default();
         let mut rules = Rules { on_battery: true, on_metered: true, ..Rules::default() };
-        let look = |rules: &Rules| {
-            let sources = Sources::default();
-            Facts::of(&clock, sources.look(rules), sources.ask(rules))
-        };
+        let look = |rules: &Rules| Facts::now(&Sources::default(), rules, &clock);
         let facts = look(&rules);
         assert_eq!((facts.on_battery, facts.metered, facts.idle, facts.programs.len()), (None, None, None, 0));
         rules.pause_for_apps = vec!["x".into()];
