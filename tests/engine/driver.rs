@@ -128,17 +128,18 @@ async fn a_driver_that_takes_its_time_keeps_nobody_from_stopping() {
 
     desk.engine.contribute(true).await.unwrap();
     desk.until("a slice", holds_slice).await;
-    let computing = generate(&network, 200);
-    tokio::pin!(computing);
-    tokio::select! {
-        () = &mut computing => panic!("the generation is too short for this test"),
-        status = desk.until("answers", |s| s.assignments > 0) => drop(status),
-    }
     // The card goes away in the middle, and its driver does not come back.
-    driver.stick(true);
-    driver.release();
-    driver.until("the card is looked for", |driver| driver.opening.load(SeqCst) > 0).await;
-    stops(&desk, &driver, "looking for the card").await;
+    let lost = async {
+        desk.until("answers", |s| s.assignments > 0).await;
+        driver.stick(true);
+        driver.release();
+        driver.until("the card is looked for", |driver| driver.opening.load(SeqCst) > 0).await;
+        stops(&desk, &driver, "looking for the card").await;
+    };
+    tokio::select! {
+        () = generate(&network, 2000) => panic!("the generation is too short for this test"),
+        () = lost => {}
+    }
 
     desk.engine.contribute(true).await.unwrap();
     desk.until("a slice", holds_slice).await;

@@ -54,7 +54,7 @@ pub(super) enum Brought {
 enum Fetched {
     Wallet {
         /// `None` where the one of before stays.
-        wallet: Option<Wallet>,
+        wallet: Option<Arc<Wallet>>,
         /// The file's store, when the key is in one from now on.
         password: Option<Arc<PasswordKeyStore>>,
     },
@@ -114,9 +114,10 @@ impl Purse {
             }
             Fetched::Wallet { wallet, password } => {
                 self.password = password;
-                let is_open = |wallet: &Wallet| self.open.as_ref().is_some_and(|o| o.address() == wallet.address());
+                let is_open =
+                    |wallet: &Arc<Wallet>| self.open.as_ref().is_some_and(|o| o.address() == wallet.address());
                 let Some(other) = wallet.filter(|wallet| !is_open(wallet)) else { return Ok(Brought::Same) };
-                self.open = Some(Arc::new(other));
+                self.open = Some(other);
                 Ok(Brought::Other)
             }
         }
@@ -219,7 +220,7 @@ impl Desk {
             },
             // A password that was typed while the keyring was away has sealed nothing: the keyring may be back.
             Errand::Open => {
-                Ok(Fetched::Wallet { wallet: Some(wallet::open(&*self.keyring, &record)?), password: None })
+                Ok(Fetched::Wallet { wallet: Some(Arc::new(wallet::open(&*self.keyring, &record)?)), password: None })
             }
             Errand::Unlock(password) => {
                 if !self.is_sealed(&record)? {
@@ -269,12 +270,12 @@ impl Desk {
 
     fn switch(self, wallet: Wallet, record: &Path) -> Came {
         wallet::switch(self.store(record)?, record, &wallet)?;
-        Ok(Fetched::Wallet { wallet: Some(wallet), password: self.password })
+        Ok(Fetched::Wallet { wallet: Some(Arc::new(wallet)), password: self.password })
     }
 
     fn opened(store: Arc<PasswordKeyStore>, record: &Path) -> Came {
         let wallet = wallet::open(&*store, record)?;
-        Ok(Fetched::Wallet { wallet: Some(wallet), password: Some(store) })
+        Ok(Fetched::Wallet { wallet: Some(Arc::new(wallet)), password: Some(store) })
     }
 
     fn remove(self, record: &Path) -> Came {

@@ -1,6 +1,5 @@
 //! The engine's one task: takes an order or an event, does it, and publishes what came of it.
 
-use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
