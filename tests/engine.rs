@@ -5,6 +5,7 @@ mod claims;
 mod driver;
 mod guest;
 mod keys;
+mod release;
 #[cfg(feature = "gpu")]
 mod stop;
 

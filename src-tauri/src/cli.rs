@@ -22,7 +22,7 @@ use clap::{Args, Parser, Subcommand};
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{
     BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchLedgerArgs, BenchPrefillArgs,
-    BenchSpliceArgs,
+    BenchSpliceArgs, OutsideFlags,
 };
 pub use courtesy::CourtesyFlags;
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs, Speculate};

@@ -11,9 +11,12 @@ mod page;
 #[path = "../support/process.rs"]
 mod process;
 mod session;
+#[path = "../support/site.rs"]
+mod site;
 mod states;
 mod stories;
 mod troubles;
+mod updates;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

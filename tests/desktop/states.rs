@@ -2,8 +2,8 @@
 
 use kvasir::engine::{
     Account, ConfirmDownload, DayEarned, Device, DeviceKind, DeviceState, Download, Leg, Legs, Link, Needs, Network,
-    Pause, PauseKind, Problem, Slice, StandingBy, State, Status, Stored, Tray, View, WalletState, WalletStatus, Why,
-    WhyCode,
+    NewRelease, Pause, PauseKind, Problem, Slice, StandingBy, State, Status, Stored, Tray, View, WalletState,
+    WalletStatus, Why, WhyCode,
 };
 use kvasir::worker::courtesy::{Hours, Reason};
 
@@ -176,6 +176,9 @@ fn everyday() -> Vec<Shown> {
             view.engine.standing_by = Some(StandingBy { reason: Reason::ExclusiveApp, detail, until_unix_s: None });
         }),
         with("no-work", &["why.no_work"], |view| why(view, State::Working, WhyCode::NoWork)),
+        with("release", &["release.install"], |view| {
+            view.new_release = NewRelease::Found { version: "1.1.0".to_owned() };
+        }),
     ]
 }
 
@@ -221,6 +224,17 @@ fn troubles() -> Vec<Shown> {
         with("update", &["state.error", "why.update_required", "problem.update_required"], |view| {
             why(view, State::Error, WhyCode::UpdateRequired);
             view.engine.worker_problem = Some(problem("update_required", "expected a newer program than 1.0.0"));
+        }),
+        with("release-unknown", &["problem.release_unreachable", "release.look"], |view| {
+            let silent = problem("release_unreachable", "releases: releases.example does not answer: nothing in 30s");
+            view.new_release = NewRelease::Unknown { problem: silent };
+        }),
+        with("release-kept", &["problem.release_install", "release.install", "release.look"], |view| {
+            let how = "expected pkexec or sudo to install the package, got: Authentication failed or was cancelled; it \
+                       is what was signed, and was kept: sudo apt install \
+                       '/home/somebody/.local/share/net.kvasir.app/release/kvasir-1.1.0.deb'";
+            let problem = problem("release_install", how);
+            view.new_release = NewRelease::Failed { version: "1.1.0".to_owned(), problem };
         }),
         with("no-tray", &["tray.no_host"], |view| view.tray = Tray::NoHost),
     ]

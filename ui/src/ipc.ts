@@ -168,7 +168,8 @@ export type Status = {
 
 export type Tray = "shown" | "no_host" | "no_library";
 
-export type NewRelease = { "kind": "none" } | { "kind": "found", 
+export type NewRelease = { "kind": "none" } | { "kind": "not_known" } | { "kind": "asking" } | { "kind": "newest" } | { "kind": "unknown", 
+/** Why. */ problem: Problem, } | { "kind": "found", 
 /** Its version. */ version: string, } | { "kind": "fetching", 
 /** Its version. */ version: string, } | { "kind": "failed", 
 /** Its version. */ version: string, 

@@ -39,6 +39,7 @@ pub(super) fn handler() -> impl Fn(Invoke<Wry>) -> bool + Send + Sync + 'static 
         diagnose,
         save_report,
         start_at_login,
+        look_for_update,
         install_update,
         close_window,
         stay,
@@ -207,6 +208,12 @@ async fn close_window(app: AppHandle, shell: State<'_, Shell>) -> Answer {
 #[tauri::command]
 async fn stay(app: AppHandle, shell: State<'_, Shell>) -> Answer {
     shell.answer_closing(&app, false);
+    Ok(())
+}
+
+#[tauri::command]
+async fn look_for_update(app: AppHandle, shell: State<'_, Shell>) -> Answer {
+    updates::look(&app, &shell).await;
     Ok(())
 }
 

@@ -27,7 +27,7 @@ use tauri::{App, AppHandle, Manager, RunEvent, WindowEvent};
 use tokio::runtime::Runtime;
 
 use crate::engine::{Engine, EngineConfig, FindHardware, Tray};
-use crate::net::dial::Outbound;
+use crate::net::dial::{Connector, Outbound};
 use crate::wallet::OsKeyStore;
 use crate::worker::network;
 use face::Face;
@@ -124,6 +124,7 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     };
     let store = std::sync::Arc::new(OsKeyStore::new(KEYRING_SERVICE));
     let config = EngineConfig::new(state.clone(), store, (options.hardware)(&state));
+    let connector = Connector::new(&options.outbound);
     // The engine's task ends with its last handle, or with Quit.
     let (engine, _) =
         Engine::start(EngineConfig { memory_bytes: options.memory_bytes, outbound: options.outbound, ..config });
@@ -140,9 +141,7 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     #[cfg(target_os = "linux")]
     tauri::async_runtime::spawn(notices::keep(shell.clone()));
     tauri::async_runtime::spawn(shell.clone().keep_view());
-    if updates::are_wanted(app.config()) {
-        tauri::async_runtime::spawn(updates::keep(app.handle().clone(), shell.clone()));
-    }
+    updates::start(app.handle(), &shell, connector);
     tauri::async_runtime::spawn(window::keep_reachable(app.handle().clone(), shell.clone()));
     tauri::async_runtime::spawn(tray::keep(app.handle().clone(), shell.clone(), icon));
     let quitting = app.handle().clone();

@@ -19,7 +19,7 @@ mod intent;
 mod kept;
 mod purse;
 mod receipts;
-mod release;
+pub mod release;
 mod remove;
 mod settings;
 mod status;
