@@ -92,7 +92,7 @@ async fn without_a_keyring_a_password_keeps_the_wallet() {
     assert_eq!((locked.wallet.needs, locked.wallet.stored), (Some(Needs::Password), Stored::PasswordFile));
     assert_eq!(code(desk.engine.unlock(secret("wrong horse 12"))).await, Some("wallet_password"));
     assert_eq!(code(desk.engine.new_wallet()).await, Some("wallet_locked"), "never a silent new wallet");
-    assert_eq!(fs::read_dir(dir.path()).unwrap().filter(|e| is_sealed(e)).count(), 1);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().filter(is_sealed).count(), 1);
     desk.engine.unlock(secret("correct horse")).await.unwrap();
     assert_eq!(address(&desk.engine.status()), wallet);
     desk.engine.set_password(secret("another horse")).await.unwrap();
