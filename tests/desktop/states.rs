@@ -243,8 +243,8 @@ fn troubles() -> Vec<Shown> {
 fn pages() -> Vec<Shown> {
     vec![
         on("settings", "settings", &["set.duty", "set.vram", "set.metered", "remove", "set.login"], |view| {
-            view.engine.settings.schedule = vec![Hours { days: 0b001_1111, from_min: 1320, to_min: 480 }];
-            view.engine.settings.pause_for_apps = vec!["blender".to_owned()];
+            view.engine.settings.rules.schedule = vec![Hours { days: 0b001_1111, from_min: 1320, to_min: 480 }];
+            view.engine.settings.rules.pause_for_apps = vec!["blender".to_owned()];
         }),
         on("wallet", "wallet", &["address.copy", "phrase.safe", "claim.yes", "stored.keyring"], |_| {}),
         on("wallet", "wallet-unsaved", &["phrase.unsafe", "phrase.show"], |view| view.engine.wallet.backed_up = false),

@@ -132,15 +132,15 @@ export type Settings = {
 /** Gateways to dial in place of those of the join code; none = those. */ gateways: Array<string>, 
 /** Most bytes of the device's memory; `null` = what it has room for. */ vram_cap_bytes: number | null, 
 /** Most bytes of the disk that slices may take. */ disk_cap_bytes: number, 
+/** Whether the desktop may be told of things. */ notifications: boolean, 
+/** The window's language. */ language: Language, 
 /** Part of the time that may be computed, 0–100. */ duty_percent: number, 
 /** Hours in which work is welcome; none = always. */ schedule: Array<Hours>, 
 /** Whether to work on battery. */ on_battery: boolean, 
 /** Whether to work on a metered connection. */ on_metered: boolean, 
 /** Whether to work only while nobody is at the machine. */ only_when_idle: boolean, 
 /** Names of programs that want the machine for themselves. */ pause_for_apps: Array<string>, 
-/** Whether a program that fills the screen is one of them. */ pause_for_fullscreen: boolean, 
-/** Whether the desktop may be told of things. */ notifications: boolean, 
-/** The window's language. */ language: Language, };
+/** Whether a program that fills the screen is one of them. */ pause_for_fullscreen: boolean, };
 
 export type Status = { 
 /** All in one word. */ state: State, 

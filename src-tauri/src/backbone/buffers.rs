@@ -11,9 +11,10 @@ use super::rows::Rows;
 use super::sequence::Span;
 use super::shared::SharedBuffers;
 use super::step::{Reach, Share};
+use crate::dispatch::DispatchError;
 use crate::types::GenerationId;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows of buffers that are kept: those of a chunk, which memory that grows by doubling may hold twice.
 const ROWS_KEPT_MAX: usize = 2 * PREFILL_TOKENS;
@@ -29,6 +30,8 @@ pub(super) struct Buffers {
     pub reach: Vec<Reach>,
     /// Whose each sequence is.
     pub generations: Vec<GenerationId>,
+    /// Why the routed experts of a sequence were not computed, for those that are lost.
+    pub lost: Vec<Option<Arc<DispatchError>>>,
     /// The hidden states.
     pub x: Rows,
     /// What a mixer or the experts read: `x`, normed.
@@ -51,6 +54,8 @@ impl Buffers {
         self.reach.extend(shares.iter().map(|share| share.reach));
         self.generations.clear();
         self.generations.extend(shares.iter().map(|share| share.sequence.generation));
+        self.lost.clear();
+        self.lost.resize(shares.len(), None);
     }
 
     /// Rows that they can take through a layer without growing.

@@ -178,7 +178,7 @@ async fn claim(nano: Option<String>, shell: State<'_, Shell>) -> Answer<String> 
 
 #[tauri::command]
 async fn diagnose(shell: State<'_, Shell>) -> Answer<Report> {
-    let report = doctor::examine(&shell.state_dir, shell.engine.status().wallet).await;
+    let report = doctor::examine(&shell.engine).await;
     shell.keep_report(report.clone());
     Ok(report)
 }

@@ -12,6 +12,7 @@ pub mod claim;
 mod devices;
 mod download;
 mod earned;
+mod errands;
 mod error;
 mod facts;
 mod intent;
@@ -39,14 +40,12 @@ use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
 use crate::clock::{Clock, SystemClock};
-use crate::net::dial::{Connector, Outbound};
-use crate::net::https::Gateway;
+use crate::net::dial::Outbound;
 use crate::wallet::{KeyStore, Phrase, Wallet};
 use crate::wire::invite::Invite;
 use crate::worker::courtesy::{LOOK_EVERY, Sources};
 
 pub use account::Intervals;
-use claim::{CLAIM_LASTS_S, ClaimError};
 pub use devices::{FindHardware, Found, Search, Searching};
 pub use error::{AccountProblem, EngineError};
 pub use facts::{
@@ -62,7 +61,7 @@ pub use updates::Updates;
 
 /// Shortest time between two updates of a watcher.
 pub const UPDATE_EVERY: Duration = Duration::from_millis(250);
-/// Longest wait for a worker that was told to stop; its own drain takes about half a second.
+/// Longest wait for a worker that was told to stop and for its hardware.
 pub const PAUSE_MAX: Duration = Duration::from_millis(900);
 const GONE: EngineError = EngineError::Gone("the engine");
 /// A first download that is larger is asked about, unless told otherwise.
@@ -123,7 +122,7 @@ enum Order {
     Leave,
     Contribute(bool),
     OpenWallet,
-    /// Opens, makes or restores a wallet; other orders go on meanwhile.
+    /// Opens, makes, restores or removes a wallet; other orders go on meanwhile.
     Wallet(Errand),
     ShowPhrase(oneshot::Sender<Zeroizing<Vec<String>>>),
     VerifyPhrase(Vec<(usize, Zeroizing<String>)>),
@@ -132,16 +131,13 @@ enum Order {
     SaveSettings(Box<Settings>),
     ConfirmDownload(bool),
     DeleteSlices,
-    RemoveEverything {
-        confirmed: bool,
-    },
     Context(oneshot::Sender<Context>),
     Stop,
 }
 
 /// What errands at the gateway need, so that no order waits for one.
 struct Context {
-    wallet: Arc<Wallet>,
+    wallet: Option<Arc<Wallet>>,
     network: Option<Invite>,
     rate: Option<u64>,
 }
@@ -286,7 +282,7 @@ impl Engine {
     /// # Errors
     /// No backup was verified and nothing confirmed, or what cannot be removed.
     pub async fn remove_everything(&self, confirmed_without_backup: bool) -> Result<(), EngineError> {
-        self.ask(Order::RemoveEverything { confirmed: confirmed_without_backup }).await
+        self.ask(Order::Wallet(Errand::Remove { confirmed: confirmed_without_backup })).await
     }
 
     /// The wallet's backup phrase: 12 words, for its owner's eyes.
@@ -339,42 +335,10 @@ impl Engine {
         self.ask(Order::Wallet(Errand::Unlock(password))).await
     }
 
-    /// Claims to be paid so many nano-KVR of what is pending, all of it when `None`; gives the signed claim's words.
-    ///
-    /// # Errors
-    /// No wallet or network, an amount that cannot be claimed, or a gateway that refuses.
-    pub async fn claim(&self, nano: Option<String>) -> Result<String, EngineError> {
-        let Context { wallet, network, .. } = self.context().await?;
-        let network = network.ok_or(EngineError::NoNetwork)?;
-        let connector =
-            Arc::new(Connector::new(&Outbound { network_ca_pem: network.ca_pem, ..self.outbound.clone() })?);
-        let gateway = |url: &String| Gateway::at(url, Arc::clone(&connector));
-        let gateways = network.gateways.iter().map(gateway).collect::<Result<Vec<_>, _>>().map_err(ClaimError::from)?;
-        let expires_unix_s = self.clock.unix_ms() / 1000 + CLAIM_LASTS_S;
-        let prepared = claim::prepare(&wallet, &gateways, network.operator, nano.as_deref(), expires_unix_s).await?;
-        prepared.hand_in().await?;
-        Ok(prepared.claim.text)
-    }
-
-    /// The receipts that the worker kept, newest first.
-    ///
-    /// # Errors
-    /// A directory that cannot be read.
-    pub async fn receipts(&self) -> Result<Vec<ReceiptLine>, EngineError> {
-        let Context { wallet, rate, .. } = self.context().await?;
-        receipts::of(self.state_dir.to_path_buf(), wallet.address(), rate).await
-    }
-
     /// Ends the worker and then the engine.
     pub async fn stop(&self) {
         // An engine that is gone has stopped.
         let _ = self.ask(Order::Stop).await;
-    }
-
-    async fn context(&self) -> Result<Context, EngineError> {
-        let (context, given) = oneshot::channel();
-        self.ask(Order::Context(context)).await?;
-        given.await.map_err(|_| GONE)
     }
 
     async fn ask(&self, order: Order) -> Result<(), EngineError> {

@@ -270,7 +270,7 @@ impl Status {
             Phase::Offered | Phase::Fetching { .. } | Phase::Serving => Link::Online,
             Phase::Recovering { reason } => Link::NoHardware { reason: reason.clone() },
             Phase::Waiting { reason, retry_ms } => Link::Waiting { reason: reason.clone(), retry_ms: *retry_ms },
-            Phase::Stopped => Link::Off,
+            Phase::StandingBy { .. } | Phase::Stopped => Link::Off,
         };
     }
 

@@ -34,10 +34,10 @@ pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<Exit
             Box::pin(async move { device::search(device, wanted, all_threads(), &until).await })
         })
     });
-    let join = open.or_else(|| flags.join.clone());
+    let join = open.or_else(|| flags.network.join.clone());
     let runtime = super::runtime()?;
-    let proxy = flags.proxy.clone().unwrap_or_default();
-    let outbound = Outbound { proxy, extra_ca: flags.ca.iter().cloned().collect(), ..Outbound::default() };
+    let proxy = flags.network.proxy.clone().unwrap_or_default();
+    let outbound = Outbound { proxy, extra_ca: flags.network.ca.iter().cloned().collect(), ..Outbound::default() };
     let options = Options { state: flags.state.clone(), memory_bytes, outbound, hardware, join, hidden };
     let ended = desktop::run(options, &runtime);
     // A keyring may still ask for its password, or a driver look for its card: nobody waits for them any more.
