@@ -1,50 +1,37 @@
 //! The doctor for the window: examines this installation's network and machine, and keeps the report as a file.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use tauri::{AppHandle, Manager};
-use tokio::task::spawn_blocking;
 
-use super::KEYRING_SERVICE;
-use crate::doctor::{self, Options, Report, WalletFound};
-use crate::engine::{Problem, WalletState, WalletStatus};
-use crate::net::dial::Outbound;
-use crate::wallet::{KeyStore, OsKeyStore};
+use super::shell::Shell;
+use crate::doctor::{self, Report, WalletFound};
+use crate::engine::{Problem, WalletState};
 use crate::worker::network;
 
 /// The file, in the user's downloads.
 const FILE: &str = "kvasir-report.txt";
 
-/// Looks at everything between this machine and the network that was joined.
-pub(super) async fn examine(state_dir: &Path, wallet: WalletStatus) -> Report {
+/// Looks at everything between this machine and the network that was joined, as the worker would go there.
+pub(super) async fn examine(shell: &Shell) -> Report {
+    let mut options = doctor::Options::clone(&shell.doctor);
+    let status = shell.engine.status();
     // Expired or not: it is only looked at. What is wrong with its file is the engine's to say.
-    let invite = network::join(state_dir, None, &[], 0).ok().flatten();
-    let mut options = Options::new(state_dir.to_path_buf());
-    if let Some(invite) = invite {
-        options.outbound = Outbound { network_ca_pem: invite.ca_pem, ..Outbound::default() };
-        (options.gateways, options.operators) = (invite.gateways, vec![invite.operator]);
-        options.invite = network::code(state_dir);
+    if let Some(invite) = network::join(&shell.state_dir, None, &[], 0).ok().flatten() {
+        options.outbound.network_ca_pem = invite.ca_pem;
+        let chosen = status.settings.gateways;
+        options.gateways = if chosen.is_empty() { invite.gateways } else { chosen };
+        options.operators = vec![invite.operator];
+        options.invite = network::code(&shell.state_dir);
     }
-    options.wallet = found(wallet).await;
-    doctor::examine(options).await
-}
-
-/// The wallet's key, read for the greeting only.
-async fn found(wallet: WalletStatus) -> WalletFound {
-    let address = match wallet.state {
-        WalletState::Ready { address } => address,
-        WalletState::Opening => return WalletFound::None,
+    options.wallet = match status.wallet.state {
+        WalletState::Ready { .. } => shell.engine.wallet().await.map_or(WalletFound::None, WalletFound::Here),
+        WalletState::Opening => WalletFound::None,
         WalletState::KeyMissing { problem, .. } | WalletState::Failed { problem } => {
-            return WalletFound::Trouble(problem.message);
+            WalletFound::Trouble(problem.message)
         }
     };
-    let load = spawn_blocking(move || {
-        let address = address.parse().ok()?;
-        OsKeyStore::new(KEYRING_SERVICE).load(&address).ok()
-    });
-    // A wallet in a file with a password is open in the engine, and its key stays there.
-    load.await.ok().flatten().map_or(WalletFound::None, |wallet| WalletFound::Here(Arc::new(wallet)))
+    doctor::examine(options).await
 }
 
 /// Writes a report, without what is private in it; gives its path.

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "gpu")]
+use super::device::{self, Wanted};
 use super::{AnyError, runtime, say, tell};
 use crate::cli::DoctorArgs;
 use crate::config;
@@ -74,7 +76,7 @@ fn options(config: config::Doctor) -> Result<Options, AnyError> {
         cache_dir: Some(config.cache),
         wallet,
         #[cfg(feature = "gpu")]
-        gpu: super::device::Wanted { gpu: config.gpu, ..Default::default() }.options(),
+        gpu: Wanted { gpu: config.gpu, looker: device::own_program(), ..Wanted::default() }.options(),
         ..Options::new(config.state)
     })
 }
