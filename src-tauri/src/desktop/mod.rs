@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use tauri::{App, AppHandle, Manager, RunEvent, WindowEvent};
 use tokio::runtime::Runtime;
 
+use crate::doctor;
 use crate::engine::{Engine, EngineConfig, FindHardware, Tray};
 use crate::net::dial::Outbound;
 use crate::wallet::OsKeyStore;
@@ -47,6 +48,8 @@ pub struct Options {
     pub outbound: Outbound,
     /// Finds what computes; its results may be kept in the directory.
     pub hardware: Box<dyn FnOnce(&Path) -> FindHardware + Send>,
+    /// What the doctor is told beside the network and the wallet, for this directory.
+    pub doctor: Box<dyn FnOnce(&Path) -> doctor::Options + Send>,
     /// A join code, or the file with one, to show at the start.
     pub join: Option<String>,
     /// Whether to wait in the tray.
@@ -127,7 +130,7 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     // The engine's task ends with its last handle, or with Quit.
     let (engine, _) =
         Engine::start(EngineConfig { memory_bytes: options.memory_bytes, outbound: options.outbound, ..config });
-    let shell = Shell::new(engine, app.handle(), state);
+    let shell = Shell::new(engine, app.handle(), (options.doctor)(&state));
     app.manage(shell.clone());
     let face = Face::of(&shell.views().borrow());
     let icon = tray::Icon::build(app.handle(), &face).map(|icon| (icon, face));

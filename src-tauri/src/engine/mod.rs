@@ -12,6 +12,7 @@ pub mod claim;
 mod devices;
 mod download;
 mod earned;
+mod errands;
 mod error;
 mod facts;
 mod intent;
@@ -39,14 +40,13 @@ use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
 use crate::clock::{Clock, SystemClock};
-use crate::net::dial::{Connector, Outbound};
-use crate::net::https::Gateway;
+use crate::net::dial::Outbound;
 use crate::wallet::{KeyStore, Phrase, Wallet};
 use crate::wire::invite::Invite;
 use crate::worker::courtesy::{LOOK_EVERY, Sources};
 
 pub use account::Intervals;
-use claim::{CLAIM_LASTS_S, ClaimError};
+pub use claim::ClaimRoom;
 pub use devices::{FindHardware, Found, Search, Searching};
 pub use error::{AccountProblem, EngineError};
 pub use facts::{
@@ -339,42 +339,10 @@ impl Engine {
         self.ask(Order::Wallet(Errand::Unlock(password))).await
     }
 
-    /// Claims to be paid so many nano-KVR of what is pending, all of it when `None`; gives the signed claim's words.
-    ///
-    /// # Errors
-    /// No wallet or network, an amount that cannot be claimed, or a gateway that refuses.
-    pub async fn claim(&self, nano: Option<String>) -> Result<String, EngineError> {
-        let Context { wallet, network, .. } = self.context().await?;
-        let network = network.ok_or(EngineError::NoNetwork)?;
-        let connector =
-            Arc::new(Connector::new(&Outbound { network_ca_pem: network.ca_pem, ..self.outbound.clone() })?);
-        let gateway = |url: &String| Gateway::at(url, Arc::clone(&connector));
-        let gateways = network.gateways.iter().map(gateway).collect::<Result<Vec<_>, _>>().map_err(ClaimError::from)?;
-        let expires_unix_s = self.clock.unix_ms() / 1000 + CLAIM_LASTS_S;
-        let prepared = claim::prepare(&wallet, &gateways, network.operator, nano.as_deref(), expires_unix_s).await?;
-        prepared.hand_in().await?;
-        Ok(prepared.claim.text)
-    }
-
-    /// The receipts that the worker kept, newest first.
-    ///
-    /// # Errors
-    /// A directory that cannot be read.
-    pub async fn receipts(&self) -> Result<Vec<ReceiptLine>, EngineError> {
-        let Context { wallet, rate, .. } = self.context().await?;
-        receipts::of(self.state_dir.to_path_buf(), wallet.address(), rate).await
-    }
-
     /// Ends the worker and then the engine.
     pub async fn stop(&self) {
         // An engine that is gone has stopped.
         let _ = self.ask(Order::Stop).await;
-    }
-
-    async fn context(&self) -> Result<Context, EngineError> {
-        let (context, given) = oneshot::channel();
-        self.ask(Order::Context(context)).await?;
-        given.await.map_err(|_| GONE)
     }
 
     async fn ask(&self, order: Order) -> Result<(), EngineError> {

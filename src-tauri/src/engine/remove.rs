@@ -16,6 +16,26 @@ use super::work::EXPERTS_DIR;
 const OURS: &[&str] =
     &["wallet", "backed_up", "network", "worker_id", "receipts", "gpu", "settings.json", "intent.json", "earned.json"];
 
+/// Bytes of the files that [`slices`] removes.
+pub(super) async fn slices_bytes(state_dir: PathBuf) -> Result<u64, EngineError> {
+    away(move || {
+        let dir = state_dir.join(EXPERTS_DIR);
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(source) => return Err(KeptError::Io { path: dir, source }),
+        };
+        // One that goes meanwhile takes nothing.
+        Ok(entries
+            .flatten()
+            .filter_map(|entry| entry.metadata().ok())
+            .filter(fs::Metadata::is_file)
+            .map(|meta| meta.len())
+            .sum())
+    })
+    .await
+}
+
 /// Removes every expert.
 pub(super) async fn slices(state_dir: PathBuf) -> Result<(), EngineError> {
     away(move || remove(&state_dir.join(EXPERTS_DIR))).await
@@ -33,8 +53,10 @@ pub(super) async fn everything(state_dir: PathBuf) -> Result<(), EngineError> {
     .await
 }
 
-async fn away(work: impl FnOnce() -> Result<(), KeptError> + Send + 'static) -> Result<(), EngineError> {
-    Ok(spawn_blocking(work).await.map_err(|_| EngineError::Gone("the thread that removes files"))??)
+async fn away<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, KeptError> + Send + 'static,
+) -> Result<T, EngineError> {
+    Ok(spawn_blocking(work).await.map_err(|_| EngineError::Gone("the thread that looks after files"))??)
 }
 
 fn remove(path: &Path) -> Result<(), KeptError> {

@@ -1,6 +1,6 @@
 //! Reads what the machine is doing, from the kernel's files and, where there is one, the system's bus.
 //!
-//! Linux tells through `/sys` and `/proc`, a desktop through logind and NetworkManager. Elsewhere, and where nobody
+//! Linux tells through `/sys` and `/proc`, a desktop through logind and NetworkManager and its X server. Elsewhere, and where nobody
 //! answers, a fact stays unknown.
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::ZonedDateTime;
 
-use super::{Facts, Rules};
+use super::{Facts, Rules, screen};
 use crate::clock::Clock;
 
 /// Longest file that is read for a fact.
@@ -24,7 +24,7 @@ pub struct Sources {
     pub sys: PathBuf,
     /// The kernel's files on programs: `/proc`.
     pub proc: PathBuf,
-    /// Whether the system's bus is asked.
+    /// Whether the system's bus and the screen are asked.
     pub bus: bool,
 }
 
@@ -49,6 +49,7 @@ impl Sources {
         if self.bus {
             facts.metered = if rules.on_metered { None } else { bus::metered() };
             facts.idle = if rules.only_when_idle { bus::idle() } else { None };
+            facts.fullscreen = if rules.pause_for_fullscreen { screen::fullscreen() } else { None };
         }
         facts
     }

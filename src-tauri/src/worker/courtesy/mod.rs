@@ -7,6 +7,7 @@
 mod decide;
 mod duty;
 mod facts;
+pub mod screen;
 mod watch;
 
 use serde::{Deserialize, Serialize};
