@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::fleet::fleet;
+use crate::fleet::{Fleet, fleet};
 use crate::page::Page;
 use crate::session::Session;
 use crate::stories::generate;
@@ -45,6 +45,16 @@ impl Card {
     }
 }
 
+/// Takes the card away; it is missed when there is work for it, and who has just come back gets little at first.
+async fn lose(card: &Card, page: &Page, fleet: &Fleet) {
+    card.turn("gone");
+    until("the loss", async || {
+        generate(fleet, 4).await;
+        page.data("link", "kind").await.filter(|kind| kind == "no_hardware")
+    })
+    .await;
+}
+
 /// The switch of the first device whose name contains `name`.
 async fn switch(page: &Page, name: &str) -> String {
     let script = "const [name, done] = arguments, rows = [...document.querySelectorAll('#devices li')];
@@ -76,9 +86,7 @@ async fn a_card_that_is_lost_is_named_comes_back_or_gives_way_to_the_cpu() {
     page.until_data("slice", "kind", "held").await;
     generate(&fleet, 4).await;
 
-    card.turn("gone");
-    generate(&fleet, 4).await;
-    page.until_data("link", "kind", "no_hardware").await;
+    lose(&card, &page, &fleet).await;
     page.until_state("offline").await;
     page.until_text("why", |text| text.contains("llvmpipe") && text.contains("does not answer any more")).await;
     page.until_text(&format!("{gpu}-use"), |text| text.contains("lost")).await;
@@ -86,9 +94,7 @@ async fn a_card_that_is_lost_is_named_comes_back_or_gives_way_to_the_cpu() {
     page.until_data("slice", "kind", "held").await;
     page.until_data("body", "state", "working").await;
 
-    card.turn("gone");
-    generate(&fleet, 4).await;
-    page.until_data("link", "kind", "no_hardware").await;
+    lose(&card, &page, &fleet).await;
     page.click(&gpu).await;
     page.until_data("slice", "kind", "held").await;
     page.until_text("devices", |text| text.contains("computes") && !text.contains("llvmpipe")).await;

@@ -194,7 +194,7 @@ async fn small_and_quiet(window: &str, pid: i32) {
     let (ticks, [own, all]) = (used_ticks(pid) - before, resident_bytes(pid));
     let (own_mb, all_mb, percent) = (own as f64 / 1e6, all as f64 / 1e6, ticks as f64 / 5.0);
     eprintln!("window {window}: {own_mb:.1} MB of its own, {all_mb:.1} MB with files; {percent:.1} % of a core");
-    assert!(all < 150_000_000, "{all} bytes with the window {window}");
+    assert!(own < 150_000_000, "{own} bytes of its own with the window {window}");
     assert!(ticks <= 5, "{ticks} hundredths of a second in 5 s of rest");
 }
 
