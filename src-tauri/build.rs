@@ -42,6 +42,7 @@ mod desktop {
         "diagnose",
         "save_report",
         "start_at_login",
+        "look_for_update",
         "install_update",
         "close_window",
         "stay",

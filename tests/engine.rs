@@ -1,8 +1,11 @@
 //! The contributor's engine against a real network on loopback: from the join code to the last nano-KVR, and what it
 //! says when something is missing.
 
+mod claims;
+mod driver;
 mod guest;
 mod keys;
+mod release;
 #[cfg(feature = "gpu")]
 mod stop;
 
@@ -82,7 +85,7 @@ impl Desk {
         let mut config = EngineConfig {
             intervals: Intervals { working: often, resting: often },
             memory_bytes: Some(MEMORY),
-            sources: Sources { sys: dir.join("sys"), proc: dir.join("proc"), bus: false },
+            sources: Sources { sys: dir.join("sys"), proc: dir.join("proc"), services: false },
             look_every: often,
             ..EngineConfig::new(dir.to_owned(), Arc::new(FileKeyStore::new(dir)), hardware)
         };

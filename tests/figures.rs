@@ -3,9 +3,12 @@
 //!
 //! `KVASIR_WRITE_FIGURES=1 cargo test --release --test kvasir figures` makes both anew.
 
+mod far_layers;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use plotters::prelude::*;
 use serde_json::Value;
@@ -15,6 +18,7 @@ const PLOT: &str = "tests/data/figures/dispatch.svg";
 const README: &str = "README.md";
 const START: &str = "<!-- made from tests/data/figures/dispatch.json -->\n";
 const END: &str = "<!-- end -->";
+const ANEW: &str = "KVASIR_WRITE_FIGURES=1 cargo test --release --test kvasir figures";
 /// Rows of the table; the plot has all.
 const TABLE_ROWS: [u64; 4] = [1, 8, 64, 512];
 
@@ -125,27 +129,42 @@ fn plot(samples: &Value) -> String {
     svg
 }
 
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap()
+}
+
+fn is_made_anew() -> bool {
+    std::env::var_os("KVASIR_WRITE_FIGURES").is_some()
+}
+
+/// Whether README has `table` between `start` and the next end; writes it there when asked to.
+fn check_readme(start: &str, table: &str, samples: &str) {
+    // Tests of several tables run at once, and each writes README whole.
+    static WRITES: Mutex<()> = Mutex::new(());
+    let _writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
+    let readme = read(README);
+    let (before, rest) = readme.split_once(start).expect("the table's start in README.md");
+    let (shown, after) = rest.split_once(END).expect("the table's end in README.md");
+    if is_made_anew() {
+        return std::fs::write(root().join(README), format!("{before}{start}{table}{END}{after}")).unwrap();
+    }
+    assert_eq!(shown, table, "README's table is not what {samples} says; make it anew: {ANEW}");
+}
+
 #[test]
 fn the_figures_of_readme_are_those_that_were_measured() {
-    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
     let samples: Value = serde_json::from_str(&read(SAMPLES)).unwrap();
-    let readme = read(README);
-    let (before, rest) = readme.split_once(START).expect("the table's start in README.md");
-    let (shown, after) = rest.split_once(END).expect("the table's end in README.md");
-    let (table, plot) = (table(&samples), plot(&samples));
-    if std::env::var_os("KVASIR_WRITE_FIGURES").is_some() {
-        std::fs::write(root().join(README), format!("{before}{START}{table}{END}{after}")).unwrap();
-        std::fs::write(root().join(PLOT), &plot).unwrap();
-        return;
+    let plot = plot(&samples);
+    check_readme(START, &table(&samples), SAMPLES);
+    if is_made_anew() {
+        return std::fs::write(root().join(PLOT), &plot).unwrap();
     }
-    let anew = "KVASIR_WRITE_FIGURES=1 cargo test --release --test kvasir figures";
-    assert_eq!(shown, table, "README's table is not what {SAMPLES} says; make it anew: {anew}");
-    assert!(read(PLOT) == plot, "{PLOT} is not what {SAMPLES} says; make it anew: {anew}");
+    assert!(read(PLOT) == plot, "{PLOT} is not what {SAMPLES} says; make it anew: {ANEW}");
 }
 
 #[test]
 fn every_cell_of_the_figures_was_computed_by_workers_and_the_grid_is_whole() {
-    let samples: Value = serde_json::from_str(&std::fs::read_to_string(root().join(SAMPLES)).unwrap()).unwrap();
+    let samples: Value = serde_json::from_str(&read(SAMPLES)).unwrap();
     let found = cells(&samples);
     let sizes = |of: fn(&Cell) -> u64| found.iter().map(of).collect::<BTreeSet<_>>();
     let (rows, layers, rtts) = (sizes(|c| c.rows), sizes(|c| c.layers), sizes(|c| c.rtt_ms as u64));

@@ -37,6 +37,7 @@ mod operating;
 mod operators;
 #[cfg(target_os = "linux")]
 mod outbound;
+mod packages;
 mod peer;
 mod processes;
 #[cfg(target_os = "linux")]

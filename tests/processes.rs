@@ -5,6 +5,8 @@ use serde_json::Value;
 use crate::support::completion::{local_text, stream};
 use crate::support::fleet::{client, fleet};
 use crate::support::joined::worker;
+#[cfg(target_os = "linux")]
+use crate::support::joined::worker_args;
 use crate::support::process::{Process, ended};
 
 const TOKENS: usize = 120;
@@ -81,6 +83,37 @@ fn one_code_is_all_that_a_worker_needs() {
     let mut worker = Process::start(dir.path(), &args[..4]);
     worker.after("serving ");
     for process in [worker, fleet.gateway, fleet.hub, fleet.backbone] {
+        assert_eq!(process.terminate().code(), Some(0));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_stands_by_while_a_program_of_its_owner_runs() {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let fleet = fleet(dir.path());
+    let mut game = Command::new("sh");
+    game.arg0("kvasir-game").args(["-c", "read line"]).stdin(Stdio::piped());
+    let mut game = game.spawn().expect("a program that runs");
+    let gateway = format!("wss://{}", fleet.public);
+    let wishes = ["--pause-for-app", "kvasir-game", "--duty-percent", "50"];
+    let mut worker = Process::start(dir.path(), &[&worker_args(&fleet, &gateway, "w")[..], &wishes].concat());
+    assert_eq!(worker.after("standing by: "), "kvasir-game runs");
+    let examined = ended(dir.path(), &[&["doctor", "--state", "w"], &wishes[..]].concat()).1;
+    assert!(examined.contains("stands by: kvasir-game runs") && examined.contains("50 % of the time"), "{examined}");
+    drop(game.stdin.take());
+    game.wait().expect("it ends");
+    worker.after("serving ");
+    assert_eq!(worker.terminate().code(), Some(0));
+
+    // One that never works ends when it is told to, and has dialled nobody.
+    let never = [&worker_args(&fleet, "wss://127.0.0.1:9", "v")[..], &["--duty-percent", "0"]].concat();
+    let mut never = Process::start(dir.path(), &never);
+    assert_eq!(never.after("standing by: "), "its duty cycle is 0 %");
+    for process in [never, fleet.gateway, fleet.hub, fleet.backbone] {
         assert_eq!(process.terminate().code(), Some(0));
     }
 }

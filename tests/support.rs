@@ -14,6 +14,7 @@ pub mod one_layer;
 #[cfg(unix)]
 pub mod postgres;
 pub mod process;
+pub mod site;
 
 use kvasir::backbone::Backbone;
 use kvasir::dispatch::{Dispatch, LocalDispatch, Mode, MoeStep, Pending};

@@ -36,6 +36,7 @@ const WALLS: &[(&str, &[&str])] = &[
     ("keyring_core::", &["wallet/"]),
     ("std::arch", &["kernel/cpu"]),
     ("zbus::", &["desktop/", "worker/courtesy"]),
+    ("x11rb::", &["worker/courtesy"]),
     ("jiff::", &["worker/courtesy"]),
     ("chacha20poly1305::", &["wallet/"]),
     ("anyhow::", &["run/", "main.rs"]),

@@ -4,6 +4,7 @@
 
 mod api;
 mod bench;
+mod courtesy;
 mod decode;
 mod doctor;
 mod experts;
@@ -11,6 +12,7 @@ mod hub;
 mod layers;
 mod ledger;
 mod model;
+mod network;
 mod roles;
 mod trust;
 mod wallet;
@@ -20,8 +22,9 @@ use clap::{Args, Parser, Subcommand};
 pub use api::{ApiFlags, CreateKeyArgs, KeyRoute, KeysCommand};
 pub use bench::{
     BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchLedgerArgs, BenchPrefillArgs,
-    BenchSpliceArgs,
+    BenchSpliceArgs, OutsideFlags,
 };
+pub use courtesy::CourtesyFlags;
 pub use decode::{DEMO_PROMPT, DemoArgs, GenerateArgs, Speculate};
 pub use doctor::DoctorArgs;
 pub use experts::{ExpertFlags, ExpertsLocal};
@@ -29,6 +32,7 @@ pub use hub::{AdmissionMode, HubCommand, InviteArgs, WalletArgs};
 pub use layers::{LayerSelection, LayerSelectionError, RemoteLayers, RemoteLayersError};
 pub use ledger::{LedgerCommand, LedgerUrl};
 pub use model::{ConvertArgs, InspectArgs, ModelCommand, exact_type};
+pub use network::NetworkFlags;
 pub use roles::{Device, GpuFlags, Role, RoleFlags};
 pub use trust::{AuditSelection, AuditSelectionError, TrustFlags};
 pub use wallet::{AtGateway, NewWallet, WORKER_STATE, WalletCommand, WalletState};

@@ -1,11 +1,15 @@
-//! Words that every room shares: keys, ids, experts and money.
+//! Words that every room shares: keys, ids, experts, money and wishes.
 //!
 //! **Invariant:** money is an integer number of nano-KVR and is formatted in exactly one place.
+
+mod rules;
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use rules::{ENTRIES_MAX, ENTRY_CHARS_MAX, Hours, HoursTextError, Rules, SettingsError};
 
 /// An ed25519 public key; a wallet's address is its base58 text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

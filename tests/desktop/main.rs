@@ -14,9 +14,12 @@ mod page;
 mod process;
 mod screen;
 mod session;
+#[path = "../support/site.rs"]
+mod site;
 mod states;
 mod stories;
 mod troubles;
+mod updates;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -40,6 +40,8 @@ impl Drop for Guest {
 /// See the module.
 pub struct Session {
     pub home: TempDir,
+    /// The app's program: the one that was built with the tests, unless a test has another.
+    pub program: PathBuf,
     bus: String,
     guests: Vec<Guest>,
     host: Option<(Connection, Watcher)>,
@@ -88,6 +90,7 @@ impl Session {
         let libraries = home.path().join("lib");
         Self {
             home,
+            program: PathBuf::from(env!("CARGO_BIN_EXE_kvasir")),
             bus: bus.trim().to_owned(),
             guests: vec![Guest(daemon)],
             host: None,
@@ -184,7 +187,7 @@ impl Session {
     /// A program that runs the app and writes its exit code to the file beside it.
     pub fn app(&self) -> PathBuf {
         let path = self.home.path().join("app");
-        let exe = env!("CARGO_BIN_EXE_kvasir");
+        let exe = self.program.display();
         let home = self.home.path().display();
         let state = self.state();
         let fill = if self.is_disk_full {

@@ -2,8 +2,8 @@
 
 use kvasir::engine::{
     Account, ConfirmDownload, DayEarned, Device, DeviceKind, DeviceState, Download, Leg, Legs, Link, Needs, Network,
-    Pause, PauseKind, Problem, Slice, StandingBy, State, Status, Stored, Tray, View, WalletState, WalletStatus, Why,
-    WhyCode,
+    NewRelease, Pause, PauseKind, Problem, Slice, StandingBy, State, Status, Stored, Tray, View, WalletState,
+    WalletStatus, Why, WhyCode,
 };
 use kvasir::worker::courtesy::{Hours, Reason};
 
@@ -176,6 +176,9 @@ fn everyday() -> Vec<Shown> {
             view.engine.standing_by = Some(StandingBy { reason: Reason::ExclusiveApp, detail, until_unix_s: None });
         }),
         with("no-work", &["why.no_work"], |view| why(view, State::Working, WhyCode::NoWork)),
+        with("release", &["release.install"], |view| {
+            view.new_release = NewRelease::Found { version: "1.1.0".to_owned() };
+        }),
     ]
 }
 
@@ -225,6 +228,17 @@ fn troubles() -> Vec<Shown> {
             why(view, State::Error, WhyCode::UpdateRequired);
             view.engine.worker_problem = Some(problem("update_required", "expected a newer program than 1.0.0"));
         }),
+        with("release-unknown", &["problem.release_unreachable", "release.look"], |view| {
+            let silent = problem("release_unreachable", "releases: releases.example does not answer: nothing in 30s");
+            view.new_release = NewRelease::Unknown { problem: silent };
+        }),
+        with("release-kept", &["problem.release_install", "release.install", "release.look"], |view| {
+            let how = "expected pkexec or sudo to install the package, got: Authentication failed or was cancelled; it \
+                       is what was signed, and was kept: sudo apt install \
+                       '/home/somebody/.local/share/net.kvasir.app/release/kvasir-1.1.0.deb'";
+            let problem = problem("release_install", how);
+            view.new_release = NewRelease::Failed { version: "1.1.0".to_owned(), problem };
+        }),
         with("no-tray", &["tray.no_host"], |view| view.tray = Tray::NoHost),
     ]
 }
@@ -232,8 +246,8 @@ fn troubles() -> Vec<Shown> {
 fn pages() -> Vec<Shown> {
     vec![
         on("settings", "settings", &["set.duty", "set.vram", "set.metered", "remove", "set.login"], |view| {
-            view.engine.settings.schedule = vec![Hours { days: 0b001_1111, from_min: 1320, to_min: 480 }];
-            view.engine.settings.pause_for_apps = vec!["blender".to_owned()];
+            view.engine.settings.rules.schedule = vec![Hours { days: 0b001_1111, from_min: 1320, to_min: 480 }];
+            view.engine.settings.rules.pause_for_apps = vec!["blender".to_owned()];
         }),
         on("settings", "settings-wayland", &["set.fullscreen.unseen"], |view| view.sees_fullscreen = false),
         on("wallet", "wallet", &["address.copy", "phrase.safe", "claim.yes", "stored.keyring"], |_| {}),

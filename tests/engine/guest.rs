@@ -2,13 +2,20 @@
 
 use std::fs;
 
+use kvasir::clock::Clock;
 use kvasir::engine::{PauseKind, Settings, WhyCode};
-use kvasir::worker::courtesy::Reason;
+use kvasir::worker::courtesy::{Reason, Rules};
 
 use super::*;
+use crate::support::clock::JumpingClock;
 
 pub fn holds_slice(status: &Status) -> bool {
     matches!(status.slice, Slice::Held { .. })
+}
+
+/// The usual settings, but for these rules.
+pub fn wishing(rules: Rules) -> Settings {
+    Settings { rules, ..Settings::default() }
 }
 
 async fn contributing(desk: &Desk, network: &Network) {
@@ -70,7 +77,7 @@ async fn a_program_that_wants_the_machine_gets_it_and_work_goes_on_afterwards() 
     let (network, dir) = (network().await, tempfile::tempdir().unwrap());
     let desk = Desk::start(dir.path());
     contributing(&desk, &network).await;
-    let settings = Settings { pause_for_apps: vec!["blender".into()], ..Settings::default() };
+    let settings = wishing(Rules { pause_for_apps: vec!["blender".into()], ..Rules::default() });
     desk.engine.save_settings(settings.clone()).await.unwrap();
     let program = dir.path().join("proc/4711");
     fs::create_dir_all(&program).unwrap();
@@ -88,7 +95,7 @@ async fn a_program_that_wants_the_machine_gets_it_and_work_goes_on_afterwards() 
     // Settings are kept; a damaged file is put aside and said to be.
     let desk = Desk::start(dir.path());
     assert_eq!(desk.ready().await.settings, settings);
-    let refused = Settings { duty_percent: 101, ..Settings::default() };
+    let refused = wishing(Rules { duty_percent: 101, ..Rules::default() });
     assert_eq!(desk.engine.save_settings(refused).await.unwrap_err().code(), "settings");
     desk.stop().await;
     fs::write(dir.path().join("settings.json"), "{").unwrap();
@@ -96,9 +103,43 @@ async fn a_program_that_wants_the_machine_gets_it_and_work_goes_on_afterwards() 
     let status = desk.ready().await;
     assert_eq!(status.state_problem.unwrap().code, "state_damaged");
     assert_eq!(status.settings, Settings::default());
+    assert_eq!(status.pause.map(|pause| pause.kind), Some(PauseKind::UntilResumed), "defaults are nobody's wish");
     assert!(dir.path().join("settings.json.bad").exists());
     desk.stop().await;
     network.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_hour_survives_a_start_with_a_wrong_clock_and_is_no_longer_than_an_hour() {
+    const HOUR_MS: i64 = 3_600_000;
+    let dir = tempfile::tempdir().unwrap();
+    let intent = r#"{"version":1,"content":{"contributing":true,"pause":{"kind":"hour","until_unix_s":UNTIL}}}"#;
+    let clock = Arc::new(JumpingClock::default());
+    let until = clock.unix_ms() / 1000 + 1800;
+    let text = intent.replace("UNTIL", &until.to_string());
+    fs::write(dir.path().join("intent.json"), &text).unwrap();
+    let start = || Desk::with(dir.path(), |config| config.clock = Arc::clone(&clock) as Arc<dyn Clock>);
+    // The machine starts in 1970, and learns the time a little later.
+    let ages = i64::try_from(clock.unix_ms()).unwrap();
+    clock.jump(0, -ages);
+    let desk = start();
+    let left =
+        |s: &Status, clock: &JumpingClock| s.pause.and_then(|p| p.until_unix_s).map(|u| u - clock.unix_ms() / 1000);
+    let shown = left(&desk.ready().await, &clock).unwrap();
+    assert!((3590..=3600).contains(&shown), "{shown}");
+    clock.jump(1000, ages + 1000);
+    let status = desk.until("the hour of before", |s| s.pause.is_some_and(|p| p.until_unix_s == Some(until))).await;
+    assert!(status.contributing);
+    clock.jump(HOUR_MS / 2, HOUR_MS / 2);
+    desk.until("the end of the pause", |s| s.pause.is_none()).await;
+    // Set back in the middle of a pause: it ends an hour after it began.
+    desk.engine.pause(PauseKind::Hour).await.unwrap();
+    clock.jump(HOUR_MS / 2, -10 * HOUR_MS);
+    let half = |s: &Status| left(s, &clock).is_some_and(|left| (1700..=1800).contains(&left));
+    desk.until("half an hour", half).await;
+    clock.jump(HOUR_MS / 2, 0);
+    desk.until("the end of the pause", |s| s.pause.is_none()).await;
+    desk.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,16 +147,28 @@ async fn one_state_directory_has_one_engine() {
     let dir = tempfile::tempdir().unwrap();
     let first = Desk::start(dir.path());
     first.ready().await;
+    fs::write(dir.path().join("settings.json"), "{").unwrap();
     let second = Desk::start(dir.path());
     let status = second.until("a refusal", |s| s.state_problem.is_some()).await;
     assert_eq!(status.state_problem.unwrap().code, "state_in_use");
     assert_eq!(second.engine.contribute(true).await.unwrap_err().code(), "state_in_use");
     assert_eq!(second.engine.new_wallet().await.unwrap_err().code(), "state_in_use");
+    assert!(dir.path().join("settings.json").exists(), "nothing is put aside under another one's hands");
     second.stop().await;
+    first.engine.save_settings(Settings::default()).await.unwrap();
     first.stop().await;
     let third = Desk::start(dir.path());
     assert_eq!(third.ready().await.state_problem, None);
     third.stop().await;
+
+    // What is no directory is not called another program.
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let fourth = Desk::start(&file);
+    let status = fourth.until("a refusal", |s| s.state_problem.is_some()).await;
+    assert_eq!(status.state_problem.unwrap().code, "state_file");
+    assert_eq!(fourth.engine.new_wallet().await.unwrap_err().code(), "state_file");
+    fourth.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,10 @@
 //! The wallet's errands: phrases, restoring, passwords where there is no keyring, and leaving for good.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use kvasir::engine::{Needs, Stored};
+use kvasir::engine::{Needs, Settings, Stored};
+use kvasir::worker::courtesy::Rules;
 use zeroize::Zeroizing;
 
 use super::*;
@@ -90,6 +92,7 @@ async fn without_a_keyring_a_password_keeps_the_wallet() {
     assert_eq!((locked.wallet.needs, locked.wallet.stored), (Some(Needs::Password), Stored::PasswordFile));
     assert_eq!(code(desk.engine.unlock(secret("wrong horse 12"))).await, Some("wallet_password"));
     assert_eq!(code(desk.engine.new_wallet()).await, Some("wallet_locked"), "never a silent new wallet");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().filter(is_sealed).count(), 1);
     desk.engine.unlock(secret("correct horse")).await.unwrap();
     assert_eq!(address(&desk.engine.status()), wallet);
     desk.engine.set_password(secret("another horse")).await.unwrap();
@@ -109,6 +112,78 @@ async fn without_a_keyring_a_password_keeps_the_wallet() {
     let desk = Desk::start(other.path());
     desk.ready().await;
     assert_eq!(code(desk.engine.set_password(secret("correct horse"))).await, Some("keyring_keeps"));
+    assert_eq!(code(desk.engine.unlock(secret("correct horse"))).await, Some("nothing_locked"));
+    desk.stop().await;
+}
+
+fn is_sealed(entry: &std::io::Result<fs::DirEntry>) -> bool {
+    entry.as_ref().unwrap().path().extension().is_some_and(|ending| ending == "sealed")
+}
+
+/// A keyring that is locked until it is opened, and whose owner may be asked for a long time.
+struct Locked {
+    keys: FileKeyStore,
+    is_open: AtomicBool,
+}
+
+impl Locked {
+    fn here(&self) -> Result<&FileKeyStore, KeyStoreError> {
+        let reason = "its owner was asked in vain".to_owned();
+        if self.is_open.load(SeqCst) { Ok(&self.keys) } else { Err(KeyStoreError::Unavailable { reason }) }
+    }
+}
+
+impl KeyStore for Locked {
+    fn load(&self, address: &PublicKey) -> Result<Wallet, KeyStoreError> {
+        self.here()?.load(address)
+    }
+
+    fn store(&self, wallet: &Wallet) -> Result<(), KeyStoreError> {
+        self.here()?.store(wallet)
+    }
+
+    fn remove(&self, address: &PublicKey) -> Result<(), KeyStoreError> {
+        self.here()?.remove(address)
+    }
+
+    fn list(&self) -> Result<Vec<PublicKey>, KeyStoreError> {
+        self.here()?.list()
+    }
+
+    fn name(&self) -> String {
+        "a keyring".into()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keyring_that_comes_back_opens_and_loses_its_key_only_when_it_is_open() {
+    let (dir, keys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keyring = Arc::new(Locked { keys: FileKeyStore::new(keys.path()), is_open: AtomicBool::new(true) });
+    let start = || Desk::with_store(dir.path(), Arc::clone(&keyring) as Arc<dyn KeyStore>);
+    let desk = start();
+    let wallet = address(&desk.ready().await);
+    desk.stop().await;
+
+    keyring.is_open.store(false, SeqCst);
+    let desk = start();
+    desk.until("no keyring", |s| matches!(s.wallet.state, WalletState::Failed { .. })).await;
+    desk.engine.set_password(secret("correct horse")).await.unwrap();
+    assert_eq!(desk.engine.status().wallet.needs, Some(Needs::Restore), "no new wallet in its place");
+    // The password has sealed nothing, and is in nobody's way.
+    keyring.is_open.store(true, SeqCst);
+    desk.engine.open_wallet().await.unwrap();
+    let status = desk.ready().await;
+    assert_eq!((address(&status), status.wallet.stored), (wallet, Stored::Keyring));
+
+    keyring.is_open.store(false, SeqCst);
+    assert_eq!(code(desk.engine.remove_everything(true)).await, Some("keyring_unavailable"));
+    assert_eq!(address(&desk.engine.status()), wallet, "nothing is gone that is said to be here");
+    keyring.is_open.store(true, SeqCst);
+    let busy = super::guest::wishing(Rules { duty_percent: 0, ..Rules::default() });
+    desk.engine.save_settings(busy).await.unwrap();
+    desk.engine.remove_everything(true).await.unwrap();
+    assert_eq!(keyring.list().unwrap(), []);
+    assert_eq!(desk.engine.status().settings, Settings::default());
     desk.stop().await;
 }
 
@@ -122,6 +197,10 @@ async fn leaving_for_good_wants_a_backup_or_a_word_and_takes_only_what_is_ours()
     desk.engine.contribute(true).await.unwrap();
     desk.until("a slice", |s| matches!(s.slice, Slice::Held { .. })).await;
     fs::write(dir.path().join("holiday.jpg"), "mine").unwrap();
+    // What crashes and windows left behind.
+    for name in [".new-0123456789abcdef", "settings.new", "network.bad", "close-explained"] {
+        fs::write(dir.path().join(name), "ours").unwrap();
+    }
 
     let experts = || fs::read_dir(dir.path().join("experts")).into_iter().flatten().count();
     assert!(experts() > 0);

@@ -34,6 +34,7 @@ export const engine = {
   diagnose: () => invoke<Report>("diagnose"),
   saveReport: () => invoke<string>("save_report"),
 
+  lookForUpdate: () => invoke<void>("look_for_update"),
   installUpdate: () => invoke<void>("install_update"),
   startAtLogin: (on: boolean) => invoke<void>("start_at_login", { on }),
   closeWindow: () => invoke<void>("close_window"),

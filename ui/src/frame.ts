@@ -26,20 +26,25 @@ function navigation(route: Route): { root: HTMLElement; badge: HTMLElement } {
   return { root: h("nav", { "aria-label": t("nav.label") }, h("ul", {}, ...ROUTES.map(link))), badge };
 }
 
-/// What a newer release asks for.
-function newRelease(): Part {
-  const words = h("span", { role: "status" });
+/// What there is to say of a newer release, and a button that asks for one.
+function newRelease(): Part & { look: HTMLElement } {
+  const look = button("look-release", t("release.look"), () => act(engine.lookForUpdate), "quiet");
+  const words = h("span", { id: "release-words", role: "status" });
   const install = button("install-release", t("release.install"), () => act(engine.installUpdate), "quiet");
   const root = h("p", { id: "release", class: "notice", hidden: true }, words, " ", install);
   return {
     root,
-    update(view) {
-      const release = view.new_release;
-      root.hidden = release.kind === "none";
-      if (release.kind === "none") return;
-      install.hidden = release.kind === "fetching";
-      const why = release.kind === "failed" ? problemWords(release.problem) : "";
-      say(words, t(`release.${release.kind}`, { version: release.version, why }));
+    look,
+    update({ new_release: release }) {
+      const { kind } = release;
+      root.dataset.kind = kind;
+      look.hidden = !["not_known", "newest", "unknown", "failed"].includes(kind);
+      install.hidden = kind !== "found" && kind !== "failed";
+      root.hidden = kind === "none" || kind === "not_known";
+      if (kind === "none" || kind === "not_known") return;
+      const version = "version" in release ? release.version : "";
+      const why = "problem" in release ? problemWords(release.problem) : "";
+      say(words, t(`release.${kind}`, { version, why }));
     },
   };
 }
@@ -62,6 +67,7 @@ export function frame(route: Route, content: Part): Part {
       "footer",
       {},
       version,
+      release.look,
       button("quit", t("quit"), () => act(engine.quit), "quiet"),
     ),
   );

@@ -136,15 +136,15 @@ export type Settings = {
 /** Gateways to dial in place of those of the join code; none = those. */ gateways: Array<string>, 
 /** Most bytes of the device's memory; `null` = what it has room for. */ vram_cap_bytes: number | null, 
 /** Most bytes of the disk that slices may take. */ disk_cap_bytes: number, 
+/** Whether the desktop may be told of things. */ notifications: boolean, 
+/** The window's language. */ language: Language, 
 /** Part of the time that may be computed, 0–100. */ duty_percent: number, 
 /** Hours in which work is welcome; none = always. */ schedule: Array<Hours>, 
 /** Whether to work on battery. */ on_battery: boolean, 
 /** Whether to work on a metered connection. */ on_metered: boolean, 
 /** Whether to work only while nobody is at the machine. */ only_when_idle: boolean, 
 /** Names of programs that want the machine for themselves. */ pause_for_apps: Array<string>, 
-/** Whether a program that fills the screen is one of them. */ pause_for_fullscreen: boolean, 
-/** Whether the desktop may be told of things. */ notifications: boolean, 
-/** The window's language. */ language: Language, };
+/** Whether a program that fills the screen is one of them. */ pause_for_fullscreen: boolean, };
 
 export type Status = { 
 /** All in one word. */ state: State, 
@@ -172,7 +172,8 @@ export type Status = {
 
 export type Tray = "shown" | "no_host" | "no_library";
 
-export type NewRelease = { "kind": "none" } | { "kind": "found", 
+export type NewRelease = { "kind": "none" } | { "kind": "not_known" } | { "kind": "asking" } | { "kind": "newest" } | { "kind": "unknown", 
+/** Why. */ problem: Problem, } | { "kind": "found", 
 /** Its version. */ version: string, } | { "kind": "fetching", 
 /** Its version. */ version: string, } | { "kind": "failed", 
 /** Its version. */ version: string, 
@@ -186,5 +187,5 @@ export type View = {
 /** The language that is spoken, such as `fr`. */ language: string, 
 /** Whether the window was asked to close for the first time, which is explained before. */ is_closing: boolean, 
 /** Whether the program starts with its owner's session; `null` where it cannot arrange that. */ starts_at_login: boolean | null, 
-/** Whether it can be seen on this desktop that a program fills the screen. */ sees_fullscreen: boolean, 
+/** Whether every program that fills the screen can be seen; on Wayland only those of X11 can. */ sees_fullscreen: boolean, 
 /** The newer release, in a build that looks for one. */ new_release: NewRelease, };

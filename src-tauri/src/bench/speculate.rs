@@ -121,7 +121,7 @@ pub async fn speculate(options: SpeculateOptions) -> Result<SpeculateBench, Spec
         model: model.name.clone(),
         rtt_ms: far.rtt_ms(),
         remote_layers: far.remote_layers.len(),
-        workers: far.workers.len(),
+        workers: far.count(),
         texts: prompts.len(),
         tokens,
         plain_tok_per_s,

@@ -187,7 +187,7 @@ pub async fn streams(options: StreamsOptions) -> Result<StreamsBench, StreamsBen
         model: model.name.clone(),
         rtt_ms: far.rtt_ms(),
         remote_layers: far.remote_layers.len(),
-        workers: far.workers.len(),
+        workers: far.count(),
         prompt_tokens: QUESTION_TOKENS,
         tokens,
         rounds,

@@ -27,13 +27,16 @@ pub struct BenchDecodeArgs {
     #[arg(long, default_value_t = 0.0)]
     pub rtt: f64,
     /// What that line carries each way, in Mbit/s; no limit when absent.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, conflicts_with = "outside", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub mbit: Option<u32>,
+    /// Workers of other machines.
+    #[command(flatten)]
+    pub outside: OutsideFlags,
     /// Streams at once through the scheduler, e.g. 16,64,256, locally and remote.
     #[arg(long, value_delimiter = ',', conflicts_with = "batch", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub streams: Vec<u16>,
     /// Streams at once, e.g. 1,4,16,64, instead of the remote run.
-    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_delimiter = ',', conflicts_with = "outside", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub batch: Vec<u16>,
     /// One stream through workers with and without drafts, instead of the local run: who drafts.
     #[arg(long, value_enum, conflicts_with_all = ["batch", "streams"])]
@@ -50,6 +53,20 @@ pub struct BenchDecodeArgs {
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Workers of other processes or machines, instead of a bench's own.
+#[derive(Debug, Args)]
+pub struct OutsideFlags {
+    /// Instead of workers of its own: so many of other machines, which join with --invitation; --rtt is then their way's.
+    #[arg(long, requires_all = ["listen", "invitation"], conflicts_with = "workers", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub outside: Option<u16>,
+    /// With --outside: address that these workers reach.
+    #[arg(long, value_name = "ADDRESS", requires = "outside")]
+    pub listen: Option<SocketAddr>,
+    /// With --outside: file that their join code is written to.
+    #[arg(long, value_name = "FILE", requires = "outside")]
+    pub invitation: Option<PathBuf>,
 }
 
 /// Flags of `kvasir bench prefill`.
@@ -93,15 +110,9 @@ pub struct BenchDispatchArgs {
     /// Workers.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
-    /// Instead of workers of its own: so many of other machines, which join with --invitation; --rtt is then their way's.
-    #[arg(long, requires_all = ["listen", "invitation"], conflicts_with = "workers", value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub outside: Option<u16>,
-    /// With --outside: address that these workers reach.
-    #[arg(long, value_name = "ADDRESS", requires = "outside")]
-    pub listen: Option<SocketAddr>,
-    /// With --outside: file that their join code is written to.
-    #[arg(long, value_name = "FILE", requires = "outside")]
-    pub invitation: Option<PathBuf>,
+    /// Workers of other machines.
+    #[command(flatten)]
+    pub outside: OutsideFlags,
     /// Threads of the kernels; all processors when absent.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,

@@ -4,29 +4,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::GpuFlags;
-use crate::net::proxy::ProxyChoice;
-use crate::types::PublicKey;
+use super::{CourtesyFlags, GpuFlags, NetworkFlags};
 
 /// What to examine; without gateway or join code, the network that the worker of the state directory has joined.
 #[derive(Debug, Default, Args)]
 pub struct DoctorArgs {
-    /// Gateway to reach, e.g. wss://gateway.example (repeatable).
-    #[arg(long = "gateway", value_name = "URL", env = "KVASIR_GATEWAY")]
-    pub gateways: Vec<String>,
-    /// Public key of an operator whose hubs are trusted (repeatable).
-    #[arg(long = "operator", value_name = "KEY", env = "KVASIR_OPERATOR")]
-    pub operators: Vec<PublicKey>,
-    /// Join code, or file with one; it is read, not joined.
-    #[arg(long, env = "KVASIR_JOIN")]
-    pub join: Option<String>,
-    /// PEM file with an additional certificate authority.
-    #[arg(long)]
-    pub ca: Option<PathBuf>,
-    /// Proxy, http://[user:password@]host:port, or none; without it as HTTPS_PROXY, ALL_PROXY and NO_PROXY say, else the
-    /// desktop's settings.
-    #[arg(long, value_name = "URL")]
-    pub proxy: Option<ProxyChoice>,
+    /// Which network.
+    #[command(flatten)]
+    pub network: NetworkFlags,
+    /// Wishes that are held against what the machine does.
+    #[command(flatten)]
+    pub courtesy: CourtesyFlags,
     /// Configuration file, of which the worker's table is read.
     #[arg(long, env = "KVASIR_CONFIG")]
     pub config: Option<PathBuf>,

@@ -6,9 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{AdmissionMode, ApiFlags, ExpertFlags, TrustFlags, exact_type};
+use super::{AdmissionMode, ApiFlags, CourtesyFlags, ExpertFlags, NetworkFlags, TrustFlags, exact_type};
 use crate::model::BlockType;
-use crate::net::proxy::ProxyChoice;
 use crate::types::PublicKey;
 use crate::wire::agent::Version;
 
@@ -99,22 +98,12 @@ pub struct RoleFlags {
     /// gateway: a certificate authority of its own in the state directory (made when missing), for trials on one network.
     #[arg(long, conflicts_with = "tls_cert")]
     pub tls_trial: bool,
-    /// worker: gateway to dial, e.g. wss://gateway.example (repeatable, tried in order).
-    #[arg(long = "gateway", env = "KVASIR_GATEWAY")]
-    pub gateways: Vec<String>,
-    /// worker: public key of an operator whose hubs are trusted (repeatable); gateway: the operator whose claims it takes.
-    #[arg(long = "operator", env = "KVASIR_OPERATOR")]
-    pub operators: Vec<PublicKey>,
-    /// worker: join code, or file with one: gateways, operator and certificate authority of a network in one text.
-    #[arg(long, env = "KVASIR_JOIN")]
-    pub join: Option<String>,
-    /// worker, app: PEM file with an additional certificate authority.
-    #[arg(long)]
-    pub ca: Option<PathBuf>,
-    /// worker, app, hub: proxy towards gateways, http://[user:password@]host:port, or none; without it as HTTPS_PROXY,
-    /// ALL_PROXY and NO_PROXY say, else the desktop's settings.
-    #[arg(long, value_name = "URL")]
-    pub proxy: Option<ProxyChoice>,
+    /// Flags about a worker's network.
+    #[command(flatten)]
+    pub network: NetworkFlags,
+    /// Flags about the owner's wishes.
+    #[command(flatten)]
+    pub courtesy: CourtesyFlags,
     /// worker: memory for experts, e.g. 4GiB; without it a GPU gives what it has free, a CPU 2GiB.
     #[arg(long)]
     pub memory: Option<String>,

@@ -106,6 +106,13 @@ pub(super) struct WorkerTable {
     pub device: Option<Device>,
     pub gpu: Option<String>,
     pub allow_software: Option<bool>,
+    pub duty_percent: Option<u8>,
+    pub schedule: Option<Vec<String>>,
+    pub on_battery: Option<bool>,
+    pub on_metered: Option<bool>,
+    pub only_when_idle: Option<bool>,
+    pub pause_for_apps: Option<Vec<String>>,
+    pub pause_for_fullscreen: Option<bool>,
 }
 
 impl File {

@@ -58,11 +58,11 @@ fn claims(
     operator: Option<PublicKey>,
     after: Option<String>,
 ) -> Result<Option<(PublicKey, Duration)>, ConfigError> {
-    let operator = match flags.operators.as_slice() {
+    let operator = match flags.network.operators.as_slice() {
         [] => operator,
         [one] => Some(*one),
         _ => {
-            let got = flags.operators.len().to_string();
+            let got = flags.network.operators.len().to_string();
             return Err(ConfigError::Value { what: "--operator", expected: "one operator of a gateway", got });
         }
     };

@@ -69,7 +69,7 @@ impl Hub {
             listen: flags.listen.or(file.listen).unwrap_or(HUB_LISTEN),
             backbone: flags.backbone.or(file.backbone).unwrap_or(BACKBONE_LISTEN),
             rendezvous,
-            proxy: flags.proxy.clone().or(file.proxy).unwrap_or_default(),
+            proxy: flags.network.proxy.clone().or(file.proxy).unwrap_or_default(),
             public_hosts,
             admission: flags.admission.or(file.admission).unwrap_or_default(),
             allowed: list(&flags.allowed, file.allow),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cli::{Device, GpuFlags};
+use crate::types::{Hours, Rules};
 
 /// Flags as typed; the environment of whoever runs the tests does not count.
 fn flags(args: &[&str]) -> RoleFlags {
@@ -50,7 +51,7 @@ fn experts_are_kept_where_and_as_much_as_flag_or_file_say() {
         let full = [&["--gateway", "wss://localhost", "--operator", OPERATOR], args].concat();
         Worker::new(&flags(&full), file(text).unwrap()).unwrap()
     };
-    let kept = |worker: Worker| (worker.weights, worker.cache, worker.cache_bytes);
+    let kept = |worker: Worker| (worker.weights, worker.site.cache, worker.cache_bytes);
     assert_eq!(kept(worker(text, &[])), (Some("local.gguf".into()), "shared".into(), Some(5_000_000_000)));
     assert_eq!(kept(worker("", &["--state", "s"])), (None, Path::new("s").join("experts"), None));
     let typed = ["--weights", "w", "--cache", "c", "--cache-size", "0"];
@@ -71,8 +72,36 @@ fn a_gpu_is_named_by_flag_or_file() {
         Worker::new(&flags(&full), file(text).unwrap()).unwrap()
     };
     let gpu = |name: &str| GpuFlags { name: Some(name.to_owned()), allow_software: true };
-    assert_eq!((worker(&[]).device, worker(&[]).gpu), (Device::Gpu, gpu("radeon")));
-    assert_eq!(worker(&["--gpu", "4090"]).gpu, gpu("4090"));
+    assert_eq!((worker(&[]).device, worker(&[]).site.gpu), (Device::Gpu, gpu("radeon")));
+    assert_eq!(worker(&["--gpu", "4090"]).site.gpu, gpu("4090"));
+}
+
+#[test]
+fn wishes_are_told_by_flag_or_file_and_must_make_sense() {
+    let rules = |args: &[&str], text: &str| Worker::new(&flags(args), file(text).unwrap()).map(|w| w.site.rules);
+    assert_eq!(rules(&[], "").unwrap(), Rules::default());
+    let text = "[worker]\nduty_percent = 50\nschedule = [\"mon-fri@22:00-07:30\"]\non_battery = true\n\
+                on_metered = true\nonly_when_idle = true\npause_for_apps = [\"blender\"]\npause_for_fullscreen = true\n";
+    let night = Hours { days: 31, from_min: 1320, to_min: 450 };
+    let said = Rules {
+        duty_percent: 50,
+        schedule: vec![night],
+        on_battery: true,
+        on_metered: true,
+        only_when_idle: true,
+        pause_for_apps: vec!["blender".into()],
+        pause_for_fullscreen: true,
+    };
+    assert_eq!(rules(&[], text).unwrap(), said);
+    let typed =
+        ["--duty-percent", "20", "--schedule", "sun@0:00-24:00", "--pause-for-app", "a", "--pause-for-app", "b"];
+    let other = rules(&typed, text).unwrap();
+    assert_eq!((other.duty_percent, other.schedule[0].days, other.pause_for_apps.len()), (20, 64, 2));
+    assert_eq!((other.on_battery, other.only_when_idle), (true, true), "the file's word stays");
+    let wrong = |args: &[&str], text| rules(args, text).unwrap_err().to_string();
+    assert_eq!(wrong(&["--duty-percent", "3"], ""), "duty cycle: expected 0, or 5 to 100 percent, got \"3\"");
+    let hours = "schedule: expected days and hours such as mon-fri@22:00-07:30, got \"nights\"";
+    assert_eq!(wrong(&[], "[worker]\nschedule = [\"nights\"]\n"), hours);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::dispatch::{DeadlineRule, RemoteConfig, RemoteDispatch, TrustConfig};
 use crate::gateway::{self, GatewayConfig, HubEndpoint};
 use crate::hub::{self, HubConfig, HubTiming};
 use crate::kernel::ExpertCompute;
-use crate::ledger::{Ledger, WalletStatement};
+use crate::ledger::{ClaimTerms, Ledger, WalletStatement};
 use crate::model::Model;
 use crate::net::peer::PeerSecurity;
 use crate::net::tls::{self, TrialCertificates};
@@ -157,6 +157,8 @@ impl Network {
         let config = GatewayConfig {
             poll_interval: POLL,
             hub_peer: PeerSecurity::pinned(&gateway_key, &[hub_key.public()])?,
+            // Nothing is audited here for long.
+            claims: Some(ClaimTerms { operator: operator.public(), hold: Duration::ZERO }),
             ..GatewayConfig::new(server, vec![endpoint])
         };
         let accounts = ledger(&state, "gateway.db").await?;
@@ -246,6 +248,12 @@ impl Network {
     #[must_use]
     pub fn is_running(&self, index: usize) -> bool {
         self.workers[index].is_running()
+    }
+
+    /// The key that invites workers and pays claims.
+    #[must_use]
+    pub fn operator(&self) -> &KeyPair {
+        &self.operator
     }
 
     /// The hub's name: the key that signs its receipts.

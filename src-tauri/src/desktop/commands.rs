@@ -41,6 +41,7 @@ pub(super) fn handler() -> impl Fn(Invoke<Wry>) -> bool + Send + Sync + 'static 
         diagnose,
         save_report,
         start_at_login,
+        look_for_update,
         install_update,
         close_window,
         stay,
@@ -133,7 +134,9 @@ async fn delete_slices(shell: State<'_, Shell>) -> Answer {
 #[tauri::command]
 async fn remove_everything(confirmed_without_backup: bool, app: AppHandle, shell: State<'_, Shell>) -> Answer {
     answer(shell.engine.remove_everything(confirmed_without_backup).await)?;
-    shell.remove_traces(&app)?;
+    if shell.starts_at_login() == Some(true) {
+        shell.start_at_login(&app, false)?;
+    }
     shell::quit(&app).await;
     Ok(())
 }
@@ -222,6 +225,12 @@ async fn close_window(app: AppHandle, shell: State<'_, Shell>) -> Answer {
 #[tauri::command]
 async fn stay(app: AppHandle, shell: State<'_, Shell>) -> Answer {
     shell.answer_closing(&app, false);
+    Ok(())
+}
+
+#[tauri::command]
+async fn look_for_update(app: AppHandle, shell: State<'_, Shell>) -> Answer {
+    updates::look(&app, &shell).await;
     Ok(())
 }
 

@@ -5,31 +5,20 @@ use std::path::PathBuf;
 use tauri::{AppHandle, Manager};
 
 use super::shell::Shell;
-use crate::doctor::{self, Report, WalletFound};
-use crate::engine::{Problem, WalletState};
-use crate::worker::network;
+use crate::doctor::{self, Report};
+use crate::engine::Problem;
+#[cfg(feature = "gpu")]
+use crate::kernel::gpu::GpuOptions;
 
 /// The file, in the user's downloads.
 const FILE: &str = "kvasir-report.txt";
 
-/// Looks at everything between this machine and the network that was joined, as the worker would go there.
+/// Looks at everything between this machine and the network that was joined.
 pub(super) async fn examine(shell: &Shell) -> Report {
-    let mut options = doctor::Options::clone(&shell.doctor);
-    let status = shell.engine.status();
-    // Expired or not: it is only looked at. What is wrong with its file is the engine's to say.
-    if let Some(invite) = network::join(&shell.state_dir, None, &[], 0).ok().flatten() {
-        options.outbound.network_ca_pem = invite.ca_pem;
-        let chosen = status.settings.gateways;
-        options.gateways = if chosen.is_empty() { invite.gateways } else { chosen };
-        options.operators = vec![invite.operator];
-        options.invite = network::code(&shell.state_dir);
-    }
-    options.wallet = match status.wallet.state {
-        WalletState::Ready { .. } => shell.engine.wallet().await.map_or(WalletFound::None, WalletFound::Here),
-        WalletState::Opening => WalletFound::None,
-        WalletState::KeyMissing { problem, .. } | WalletState::Failed { problem } => {
-            WalletFound::Trouble(problem.message)
-        }
+    let options = doctor::Options {
+        #[cfg(feature = "gpu")]
+        gpu: GpuOptions::clone(&shell.gpu),
+        ..shell.engine.examination().await
     };
     doctor::examine(options).await
 }

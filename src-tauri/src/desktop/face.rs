@@ -80,7 +80,7 @@ impl Face {
                 NewRelease::Found { version } | NewRelease::Failed { version, .. } => {
                     Some(words.say_with("menu.release", "version", version))
                 }
-                NewRelease::None | NewRelease::Fetching { .. } => None,
+                _ => None,
             },
             action: words.say(match action {
                 Action::Contribute => "contribute",

@@ -26,9 +26,10 @@ use std::process::ExitCode;
 use tauri::{App, AppHandle, Manager, RunEvent, WindowEvent};
 use tokio::runtime::Runtime;
 
-use crate::doctor;
 use crate::engine::{Engine, EngineConfig, FindHardware, Tray};
-use crate::net::dial::Outbound;
+#[cfg(feature = "gpu")]
+use crate::kernel::gpu::GpuOptions;
+use crate::net::dial::{Connector, Outbound};
 use crate::wallet::OsKeyStore;
 use crate::worker::network;
 use face::Face;
@@ -48,8 +49,9 @@ pub struct Options {
     pub outbound: Outbound,
     /// Finds what computes; its results may be kept in the directory.
     pub hardware: Box<dyn FnOnce(&Path) -> FindHardware + Send>,
-    /// What the doctor is told beside the network and the wallet, for this directory.
-    pub doctor: Box<dyn FnOnce(&Path) -> doctor::Options + Send>,
+    /// Which GPU the doctor looks for, and how.
+    #[cfg(feature = "gpu")]
+    pub gpu: GpuOptions,
     /// A join code, or the file with one, to show at the start.
     pub join: Option<String>,
     /// Whether to wait in the tray.
@@ -127,10 +129,17 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     };
     let store = std::sync::Arc::new(OsKeyStore::new(KEYRING_SERVICE));
     let config = EngineConfig::new(state.clone(), store, (options.hardware)(&state));
+    let connector = Connector::new(&options.outbound);
     // The engine's task ends with its last handle, or with Quit.
     let (engine, _) =
         Engine::start(EngineConfig { memory_bytes: options.memory_bytes, outbound: options.outbound, ..config });
-    let shell = Shell::new(engine, app.handle(), (options.doctor)(&state));
+    let shell = Shell::new(
+        engine,
+        app.handle(),
+        state,
+        #[cfg(feature = "gpu")]
+        options.gpu,
+    );
     app.manage(shell.clone());
     let face = Face::of(&shell.views().borrow());
     let icon = tray::Icon::build(app.handle(), &face).map(|icon| (icon, face));
@@ -143,9 +152,7 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     #[cfg(target_os = "linux")]
     tauri::async_runtime::spawn(notices::keep(shell.clone()));
     tauri::async_runtime::spawn(shell.clone().keep_view());
-    if updates::are_wanted(app.config()) {
-        tauri::async_runtime::spawn(updates::keep(app.handle().clone(), shell.clone()));
-    }
+    updates::start(app.handle(), &shell, connector);
     tauri::async_runtime::spawn(window::keep_reachable(app.handle().clone(), shell.clone()));
     tauri::async_runtime::spawn(tray::keep(app.handle().clone(), shell.clone(), icon));
     let quitting = app.handle().clone();

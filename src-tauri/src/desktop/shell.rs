@@ -1,7 +1,6 @@
 //! What the commands, the tray and the window share: the engine and the view of it.
 
-use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tauri::AppHandle;
@@ -11,10 +10,12 @@ use tokio::sync::watch;
 
 use super::words::Words;
 use super::{autostart, window};
-use crate::doctor::{self, Report};
+use crate::doctor::Report;
 use crate::engine::{Engine, NewRelease, Problem, Tray, View};
+#[cfg(feature = "gpu")]
+use crate::kernel::gpu::GpuOptions;
 use crate::shutdown;
-use crate::worker::courtesy::screen;
+use crate::worker::courtesy;
 
 /// The file that remembers that the first close was explained.
 const EXPLAINED: &str = "close-explained";
@@ -29,24 +30,26 @@ pub(super) struct Shell {
     feeding: Arc<Mutex<Option<JoinHandle<()>>>>,
     /// This installation's files.
     pub state_dir: Arc<Path>,
-    /// What the doctor is told beside the network.
-    pub doctor: Arc<doctor::Options>,
+    /// Which GPU the doctor looks for, and how.
+    #[cfg(feature = "gpu")]
+    pub gpu: Arc<GpuOptions>,
     /// What the doctor found last.
     report: Arc<Mutex<Option<Report>>>,
 }
 
 impl Shell {
-    pub fn new(engine: Engine, app: &AppHandle, doctor: doctor::Options) -> Self {
+    pub fn new(engine: Engine, app: &AppHandle, state_dir: PathBuf, #[cfg(feature = "gpu")] gpu: GpuOptions) -> Self {
         let (version, starts_at_login) = (app.package_info().version.to_string(), autostart::is_on(app));
-        let sees_fullscreen = screen::is_readable();
+        let sees_fullscreen = courtesy::sees_fullscreen();
         let mut view = View { engine: engine.status(), version, starts_at_login, sees_fullscreen, ..View::default() };
         view.language = words_of(&view).code().to_owned();
         Self {
             engine,
             view: Arc::new(watch::Sender::new(view)),
             feeding: Arc::default(),
-            state_dir: doctor.state_dir.as_path().into(),
-            doctor: Arc::new(doctor),
+            state_dir: state_dir.into(),
+            #[cfg(feature = "gpu")]
+            gpu: Arc::new(gpu),
             report: Arc::default(),
         }
     }
@@ -147,20 +150,6 @@ impl Shell {
             code: "autostart".to_owned(),
             message: format!("expected to write the session's list of programs to start, got: {error}"),
         })
-    }
-
-    /// Takes away what the app itself, unlike its engine, has left on this computer.
-    pub fn remove_traces(&self, app: &AppHandle) -> Result<(), Problem> {
-        if self.starts_at_login() == Some(true) {
-            self.start_at_login(app, false)?;
-        }
-        match std::fs::remove_file(self.state_dir.join(EXPLAINED)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Problem {
-                code: "state_file".to_owned(),
-                message: format!("expected to remove {EXPLAINED}, got: {error}"),
-            }),
-            _ => Ok(()),
-        }
     }
 
     /// Forgets what was wrong with the last link.

@@ -7,6 +7,7 @@
 //! **Promises:** a verdict within [`WITHIN`], whatever hangs; nothing is changed, no wallet made, no session replaced;
 //! what lies behind a failed leg is named as not reached instead of failing too.
 
+mod courtesy;
 mod exchange;
 mod greet;
 mod legs;
@@ -26,8 +27,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::clock::{Clock, SystemClock};
 use crate::net::dial::{Connector, Outbound};
-use crate::types::PublicKey;
+use crate::types::{PublicKey, Rules};
 use crate::wallet::Wallet;
+use crate::worker::courtesy::Sources;
 
 pub use redact::redact;
 pub use report::{Check, Report, Verdict};
@@ -59,6 +61,10 @@ pub struct Options {
     pub disk_needed_bytes: u64,
     /// Who is paid here.
     pub wallet: WalletFound,
+    /// What the machine's owner wishes of a worker.
+    pub rules: Rules,
+    /// Where courtesy looks.
+    pub sources: Sources,
     /// Which GPU.
     #[cfg(feature = "gpu")]
     pub gpu: crate::kernel::gpu::GpuOptions,
@@ -90,6 +96,8 @@ impl Options {
             cache_dir: None,
             disk_needed_bytes: 0,
             wallet: WalletFound::None,
+            rules: Rules::default(),
+            sources: Sources::default(),
             #[cfg(feature = "gpu")]
             gpu: crate::kernel::gpu::GpuOptions::default(),
             clock: Arc::new(SystemClock::default()),
@@ -102,14 +110,15 @@ pub async fn examine(options: Options) -> Report {
     let start = Instant::now();
     let until = start + WITHIN;
     let options = Arc::new(options);
-    let (roads, gpu, keyring, disk) = tokio::join!(
+    let (roads, gpu, keyring, disk, courtesy) = tokio::join!(
         roads(&options, until),
         blocking(machine::GPU, until, &options, machine::gpu),
         blocking(machine::KEYRING, until, &options, |_| machine::keyring()),
         blocking(machine::DISK, until, &options, machine::disk),
+        blocking(courtesy::COURTESY, until, &options, courtesy::courtesy),
     );
     let (mut checks, not_reached) = roads;
-    checks.extend([gpu, machine::wallet(&options.wallet), keyring, disk, machine::files()]);
+    checks.extend([gpu, machine::wallet(&options.wallet), keyring, disk, machine::files(), courtesy]);
     Report::of(checks, not_reached, u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 

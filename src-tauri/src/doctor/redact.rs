@@ -16,7 +16,7 @@ const KEY_CHARS: usize = 32;
 #[must_use]
 pub fn redact(text: &str, home: Option<&Path>) -> String {
     let home = home.map(|home| home.to_string_lossy().into_owned()).filter(|home| home.len() > 1);
-    let text = home.map_or_else(|| text.to_owned(), |home| text.replace(&home, "~"));
+    let text = home.map_or_else(|| text.to_owned(), |home| without_home(text, &home));
     let mut out = String::with_capacity(text.len());
     let mut after_scheme = false;
     for piece in text.split_inclusive(is_between) {
@@ -30,6 +30,18 @@ pub fn redact(text: &str, home: Option<&Path>) -> String {
         after_scheme = matches!(word.to_ascii_lowercase().as_str(), "basic" | "bearer") && between == " ";
         out.push_str(&hidden);
         out.push_str(between);
+    }
+    out
+}
+
+/// `~` for a home directory, and nothing for one whose name only begins like it.
+fn without_home(text: &str, home: &str) -> String {
+    let mut pieces = text.split(home);
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let goes_on = piece.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '-' | '_'));
+        out.push_str(if goes_on { home } else { "~" });
+        out.push_str(piece);
     }
     out
 }
@@ -123,6 +135,7 @@ mod tests {
         let home = Path::new("/home/ada");
         for (text, expected) in [
             ("no room at /home/ada/kvasir-state.", "no room at ~/kvasir-state."),
+            ("/home/adam/x, /home/ada", "/home/[user]/x, ~"),
             ("see /home/bob/x and C:\\Users\\Bob\\y", "see /home/[user]/x and C:\\Users\\[user]\\y"),
             ("via http://ada:s3cret@proxy.example:3128/ (407)", "via http://[secret]@proxy.example:3128/ (407)"),
             ("Proxy-Authorization: Basic YWRhOnM=", "Proxy-Authorization: Basic [secret]="),

@@ -1,5 +1,7 @@
 //! What the engine refuses, and why; each refusal has a stable code for windows and scripts.
 
+use std::sync::Arc;
+
 use super::account::AccountError;
 use super::claim::ClaimError;
 use super::kept::KeptError;
@@ -55,6 +57,9 @@ pub enum EngineError {
     /// The wallet's file, before its password.
     #[error("the wallet is in a file that a password opens: type the password")]
     WalletLocked,
+    /// A password where no file waits for one.
+    #[error("expected a wallet in a file that a password opens, got none")]
+    NothingLocked,
     /// A password although the keyring works.
     #[error("expected a system without a keyring, got one that keeps the wallet: no password is needed")]
     KeyringKeeps,
@@ -88,12 +93,9 @@ pub enum EngineError {
     /// Removing a wallet that is not backed up.
     #[error("expected a wallet that is backed up, got one that is not: what it is owed would be lost with its key")]
     NotBackedUp,
-    /// A state directory that another program works in, or that cannot be used.
+    /// Anything but looking, in a state directory that another program works in or that cannot be used.
     #[error(transparent)]
-    StateDir(HomeError),
-    /// Anything but looking, in such a directory.
-    #[error("another Kvasir works in this state directory: close it, then start this one again")]
-    NotAlone,
+    StateDir(#[from] Arc<HomeError>),
     /// A file of the state directory.
     #[error(transparent)]
     Kept(#[from] KeptError),
@@ -152,6 +154,7 @@ impl EngineError {
             Self::NoOffer => "no_offer",
             Self::WalletBusy => "wallet_busy",
             Self::WalletLocked => "wallet_locked",
+            Self::NothingLocked => "nothing_locked",
             Self::KeyringKeeps => "keyring_keeps",
             Self::Phrase(PhraseError::Count(_)) => "phrase_count",
             Self::Phrase(PhraseError::Word(_)) => "phrase_word",
@@ -161,8 +164,10 @@ impl EngineError {
             Self::WrongWord(_) => "wrong_word",
             Self::OtherWallet { .. } => "other_wallet",
             Self::NotBackedUp => "not_backed_up",
-            Self::StateDir(HomeError::InUse { .. }) | Self::NotAlone => "state_in_use",
-            Self::StateDir(_) => "state_file",
+            Self::StateDir(error) => match **error {
+                HomeError::InUse { .. } => "state_in_use",
+                _ => "state_file",
+            },
             Self::Kept(error) => error.code(),
             Self::Settings(_) => "settings",
             Self::NoSuchDevice(_) => "no_such_device",

@@ -32,14 +32,16 @@ pub(super) fn pause_from(kind: PauseKind, now_unix_s: u64) -> Pause {
     Pause { kind, until_unix_s }
 }
 
-/// What is left of a pause now: wall clocks jump, and no jump makes an hour longer.
-pub(super) fn left_of(pause: Pause, now_unix_s: u64) -> Option<Pause> {
+/// What is left of a pause now, `passed_s` after it began or the program did: wall clocks jump, and no jump makes an
+/// hour longer.
+pub(super) fn left_of(pause: Pause, now_unix_s: u64, passed_s: u64) -> Option<Pause> {
+    let most = now_unix_s.saturating_add(HOUR_S.saturating_sub(passed_s));
     match (pause.kind, pause.until_unix_s) {
         (PauseKind::UntilResumed, _) => Some(pause),
-        (PauseKind::Hour, Some(until)) if until > now_unix_s => {
-            Some(Pause { until_unix_s: Some(until.min(now_unix_s.saturating_add(HOUR_S))), ..pause })
+        (PauseKind::Hour, Some(until)) => {
+            Some(Pause { until_unix_s: Some(until.min(most)), ..pause }).filter(|_| until.min(most) > now_unix_s)
         }
-        (PauseKind::Hour, _) => None,
+        (PauseKind::Hour, None) => None,
     }
 }
 
@@ -51,13 +53,16 @@ mod tests {
     fn an_hour_is_an_hour_whatever_clocks_do() {
         let now = 1_800_000_000;
         let hour = pause_from(PauseKind::Hour, now);
-        let left = |at| left_of(hour, at).map(|pause| pause.until_unix_s.unwrap() - at);
+        let left_after = |passed, at| left_of(hour, at, passed).map(|pause| pause.until_unix_s.unwrap() - at);
+        let left = |at| left_after(0, at);
         assert_eq!(left(now), Some(HOUR_S));
         assert_eq!(left(now + 3599), Some(1));
         assert_eq!(left(now + HOUR_S), None);
         assert_eq!(left(now + 1_000_000), None, "set forward");
         assert_eq!(left(now - 1_000_000), Some(HOUR_S), "set back");
+        assert_eq!(left_after(3000, now - 1_000_000), Some(600), "set back meanwhile");
+        assert_eq!(left_after(HOUR_S, now - 1_000_000), None);
         let always = pause_from(PauseKind::UntilResumed, now);
-        assert_eq!(left_of(always, now + 1_000_000_000), Some(always));
+        assert_eq!(left_of(always, now + 1_000_000_000, 2 * HOUR_S), Some(always));
     }
 }

@@ -76,7 +76,7 @@ impl Kept {
                 Ok(Versioned { version, .. }) => format!("version {version}, of another program"),
                 Err(error) => error.to_string(),
             },
-            Err(source) => return (T::default(), Some(KeptError::Io { path, source })),
+            Err(source) => source.to_string(),
         };
         let aside = path.with_added_extension("bad");
         let error = match fs::rename(&path, &aside) {
@@ -113,13 +113,17 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 mod tests {
     use super::*;
     use crate::engine::settings::{SETTINGS, Settings};
+    use crate::types::Rules;
 
     #[test]
     fn settings_come_back_and_a_damaged_file_is_put_aside_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let read = || SETTINGS.read::<Settings>(dir.path());
         assert!(matches!(read(), (settings, None) if settings == Settings::default()));
-        let chosen = Settings { duty_percent: 40, pause_for_apps: vec!["game".into()], ..Settings::default() };
+        let chosen = Settings {
+            rules: Rules { duty_percent: 40, pause_for_apps: vec!["game".into()], ..Rules::default() },
+            ..Settings::default()
+        };
         SETTINGS.write(dir.path(), &chosen).unwrap();
         assert!(matches!(read(), (settings, None) if settings == chosen));
         let path = dir.path().join(SETTINGS.name);
@@ -133,6 +137,11 @@ mod tests {
             assert_eq!(fs::read_to_string(aside).unwrap(), damaged, "nothing is lost");
             assert!(!path.exists());
         }
+        // What cannot be read at all is put aside as well, and not written over.
+        fs::remove_file(path.with_added_extension("bad")).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(matches!(read(), (_, Some(KeptError::Damaged { .. }))));
+        assert!(path.with_added_extension("bad").is_dir());
     }
 
     #[test]
@@ -147,7 +156,7 @@ mod tests {
         // The new file is written beside the old one: there everything is full.
         let fresh = dir.path().join(SETTINGS.name).with_extension("new");
         std::os::unix::fs::symlink(full, fresh).unwrap();
-        let error = SETTINGS.write(dir.path(), &Settings { duty_percent: 1, ..Settings::default() }).unwrap_err();
+        let error = SETTINGS.write(dir.path(), &Settings { disk_cap_bytes: 1, ..Settings::default() }).unwrap_err();
         assert_eq!(error.code(), "disk_full", "{error}");
         assert_eq!(fs::read(dir.path().join(SETTINGS.name)).unwrap(), before);
     }

@@ -19,7 +19,7 @@ mod intent;
 mod kept;
 mod purse;
 mod receipts;
-mod release;
+pub mod release;
 mod remove;
 mod settings;
 mod status;
@@ -62,7 +62,7 @@ pub use updates::Updates;
 
 /// Shortest time between two updates of a watcher.
 pub const UPDATE_EVERY: Duration = Duration::from_millis(250);
-/// Longest wait for a worker that was told to stop; its own drain takes about half a second.
+/// Longest wait for a worker that was told to stop and for its hardware.
 pub const PAUSE_MAX: Duration = Duration::from_millis(900);
 const GONE: EngineError = EngineError::Gone("the engine");
 /// A first download that is larger is asked about, unless told otherwise.
@@ -123,7 +123,7 @@ enum Order {
     Leave,
     Contribute(bool),
     OpenWallet,
-    /// Opens, makes or restores a wallet; other orders go on meanwhile.
+    /// Opens, makes, restores or removes a wallet; other orders go on meanwhile.
     Wallet(Errand),
     ShowPhrase(oneshot::Sender<Zeroizing<Vec<String>>>),
     VerifyPhrase(Vec<(usize, Zeroizing<String>)>),
@@ -132,16 +132,13 @@ enum Order {
     SaveSettings(Box<Settings>),
     ConfirmDownload(bool),
     DeleteSlices,
-    RemoveEverything {
-        confirmed: bool,
-    },
     Context(oneshot::Sender<Context>),
     Stop,
 }
 
 /// What errands at the gateway need, so that no order waits for one.
 struct Context {
-    wallet: Arc<Wallet>,
+    wallet: Option<Arc<Wallet>>,
     network: Option<Invite>,
     rate: Option<u64>,
 }
@@ -286,7 +283,7 @@ impl Engine {
     /// # Errors
     /// No backup was verified and nothing confirmed, or what cannot be removed.
     pub async fn remove_everything(&self, confirmed_without_backup: bool) -> Result<(), EngineError> {
-        self.ask(Order::RemoveEverything { confirmed: confirmed_without_backup }).await
+        self.ask(Order::Wallet(Errand::Remove { confirmed: confirmed_without_backup })).await
     }
 
     /// The wallet's backup phrase: 12 words, for its owner's eyes.

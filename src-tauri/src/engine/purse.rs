@@ -2,16 +2,18 @@
 //!
 //! A keyring may ask its owner for a password, so each errand runs on a thread of its own, one at a time. **Promises:**
 //! a new key is kept and read back before it takes the place of another; a wallet whose key is missing is replaced only
-//! by its own phrase or by its owner's order for a new one.
+//! by its own phrase or by its owner's order for a new one; what is to be removed is said to be gone only when it is.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tracing::warn;
 use zeroize::Zeroizing;
 
 use super::EngineError;
 use super::facts::{Needs, Stored, WalletStatus};
+use super::remove;
 use super::status::{Problem, WalletState};
 use crate::types::PublicKey;
 use crate::wallet::{self, BACKED_UP, KeyStore, KeyStoreError, PasswordKeyStore, Phrase, WALLET_RECORD, Wallet};
@@ -31,13 +33,32 @@ pub(super) enum Errand {
     New,
     /// The wallet of a phrase.
     Restore(Phrase),
+    /// No wallet, and nothing else of this installation: its key goes first, then the files.
+    Remove {
+        /// Although it is not backed up.
+        confirmed: bool,
+    },
+}
+
+/// What an errand changed.
+pub(super) enum Brought {
+    /// The open wallet, if any, is the one of before.
+    Same,
+    /// Another wallet is open.
+    Other,
+    /// Wallet and files are gone.
+    Removed,
 }
 
 /// What came of an errand.
-struct Fetched {
-    wallet: Option<Wallet>,
-    /// The file's store, when the key is in one from now on.
-    password: Option<Arc<PasswordKeyStore>>,
+enum Fetched {
+    Wallet {
+        /// `None` where the one of before stays.
+        wallet: Option<Arc<Wallet>>,
+        /// The file's store, when the key is in one from now on.
+        password: Option<Arc<PasswordKeyStore>>,
+    },
+    Removed,
 }
 
 type Came = Result<Fetched, EngineError>;
@@ -67,9 +88,7 @@ impl Purse {
     /// # Errors
     /// [`EngineError::WalletBusy`] while another errand is under way.
     pub fn send(&mut self, errand: Errand) -> Result<(), EngineError> {
-        if self.errand.is_some() {
-            return Err(EngineError::WalletBusy);
-        }
+        self.check_free()?;
         let desk = Desk {
             keyring: Arc::clone(&self.keyring),
             dir: self.dir.clone(),
@@ -80,17 +99,33 @@ impl Purse {
         Ok(())
     }
 
-    /// Completes when the errand is over; never without one. Whether the open wallet is another one now.
-    pub async fn returned(&mut self) -> Result<bool, EngineError> {
+    /// Whether an errand can be sent.
+    pub fn check_free(&self) -> Result<(), EngineError> {
+        if self.errand.is_some() { Err(EngineError::WalletBusy) } else { Ok(()) }
+    }
+
+    /// Completes when the errand is over; never without one.
+    pub async fn returned(&mut self) -> Result<Brought, EngineError> {
         let came: Result<Came, JoinError> = super::task::end_of(&mut self.errand).await;
-        let Fetched { wallet, password } = came.map_err(|_| EngineError::Gone("the wallet's thread"))??;
-        self.password = password.or_else(|| self.password.take());
-        let Some(wallet) = wallet else { return Ok(false) };
-        let is_other = self.open.as_ref().is_none_or(|open| open.address() != wallet.address());
-        if is_other {
-            self.open = Some(Arc::new(wallet));
+        match came.map_err(|_| EngineError::Gone("the wallet's thread"))?? {
+            Fetched::Removed => {
+                (self.open, self.password) = (None, None);
+                Ok(Brought::Removed)
+            }
+            Fetched::Wallet { wallet, password } => {
+                self.password = password;
+                let is_open =
+                    |wallet: &Arc<Wallet>| self.open.as_ref().is_some_and(|o| o.address() == wallet.address());
+                let Some(other) = wallet.filter(|wallet| !is_open(wallet)) else { return Ok(Brought::Same) };
+                self.open = Some(other);
+                Ok(Brought::Other)
+            }
         }
-        Ok(is_other)
+    }
+
+    /// Whether a password is at hand.
+    pub fn has_password(&self) -> bool {
+        self.password.is_some()
     }
 
     /// The phrase of the open wallet.
@@ -127,23 +162,6 @@ impl Purse {
         }
     }
 
-    /// Removes the key of this installation's wallet from where it is kept.
-    pub async fn remove_key(&mut self) -> Result<(), EngineError> {
-        let recorded = wallet::recorded(&self.dir.join(WALLET_RECORD)).map_err(KeyStoreError::from)?;
-        self.open = None;
-        let Some(address) = recorded else { return Ok(()) };
-        let (keyring, dir) = (Arc::clone(&self.keyring), self.dir.clone());
-        let removed = spawn_blocking(move || {
-            PasswordKeyStore::remove_sealed(&dir, &address)?;
-            match keyring.remove(&address) {
-                // Where no keyring answers, none has the key.
-                Err(KeyStoreError::Unavailable { .. }) => Ok(()),
-                other => other,
-            }
-        });
-        Ok(removed.await.map_err(|_| EngineError::Gone("the wallet's thread"))??)
-    }
-
     /// The open wallet, for windows.
     pub fn status(&self) -> WalletStatus {
         let Some(wallet) = &self.open else { return WalletStatus::default() };
@@ -161,7 +179,9 @@ impl Purse {
     pub fn failed(&self, error: &EngineError) -> WalletStatus {
         let problem = Problem::from(error);
         let (needs, stored) = match error {
-            EngineError::Wallet(KeyStoreError::Missing { .. }) => (Some(Needs::Restore), Stored::None),
+            EngineError::Wallet(KeyStoreError::Missing { .. } | KeyStoreError::Ambiguous { .. }) => {
+                (Some(Needs::Restore), Stored::None)
+            }
             EngineError::WalletLocked | EngineError::Wallet(KeyStoreError::Password) => {
                 (Some(Needs::Password), Stored::PasswordFile)
             }
@@ -194,15 +214,23 @@ impl Desk {
     fn run(self, errand: Errand) -> Came {
         let record = self.dir.join(WALLET_RECORD);
         match errand {
+            Errand::Open if self.is_sealed(&record)? => match self.password {
+                Some(store) => Self::opened(store, &record),
+                None => Err(EngineError::WalletLocked),
+            },
+            // A password that was typed while the keyring was away has sealed nothing: the keyring may be back.
             Errand::Open => {
-                let wallet = wallet::open(self.store(&record)?, &record)?;
-                Ok(Fetched { wallet: Some(wallet), password: self.password })
+                Ok(Fetched::Wallet { wallet: Some(Arc::new(wallet::open(&*self.keyring, &record)?)), password: None })
             }
             Errand::Unlock(password) => {
+                if !self.is_sealed(&record)? {
+                    return Err(EngineError::NothingLocked);
+                }
                 // A password that was never allowed opens nothing.
                 let store = PasswordKeyStore::new(&self.dir, password).map_err(|_| KeyStoreError::Password)?;
-                Self::opened(store, &record)
+                Self::opened(Arc::new(store), &record)
             }
+            Errand::Remove { .. } => self.remove(&record),
             Errand::SetPassword(password) => self.set_password(password, &record),
             Errand::New => {
                 let wallet = Wallet::generate().map_err(KeyStoreError::from)?;
@@ -216,8 +244,10 @@ impl Desk {
                 }
                 let address = wallet.address();
                 let fetched = self.switch(wallet, &record)?;
-                // Whoever typed all of it has it.
-                wallet::mark_backed_up(&record.with_file_name(BACKED_UP), &address).map_err(KeyStoreError::from)?;
+                // Whoever typed all of it has it. The wallet is switched, whatever becomes of this mark.
+                if let Err(error) = wallet::mark_backed_up(&record.with_file_name(BACKED_UP), &address) {
+                    warn!(%error, "the backup is asked for again");
+                }
                 Ok(fetched)
             }
         }
@@ -240,12 +270,26 @@ impl Desk {
 
     fn switch(self, wallet: Wallet, record: &Path) -> Came {
         wallet::switch(self.store(record)?, record, &wallet)?;
-        Ok(Fetched { wallet: Some(wallet), password: self.password })
+        Ok(Fetched::Wallet { wallet: Some(Arc::new(wallet)), password: self.password })
     }
 
-    fn opened(store: PasswordKeyStore, record: &Path) -> Came {
-        let wallet = wallet::open(&store, record)?;
-        Ok(Fetched { wallet: Some(wallet), password: Some(Arc::new(store)) })
+    fn opened(store: Arc<PasswordKeyStore>, record: &Path) -> Came {
+        let wallet = wallet::open(&*store, record)?;
+        Ok(Fetched::Wallet { wallet: Some(Arc::new(wallet)), password: Some(store) })
+    }
+
+    fn remove(self, record: &Path) -> Came {
+        if let Some(address) = wallet::recorded(record).map_err(KeyStoreError::from)? {
+            let was_sealed = PasswordKeyStore::sealed_in(&self.dir)?.contains(&address);
+            PasswordKeyStore::remove_sealed(&self.dir, &address)?;
+            match self.keyring.remove(&address) {
+                // A key that was in a file is in no keyring; any other may be in one that is only locked.
+                Err(KeyStoreError::Unavailable { .. }) if was_sealed => {}
+                removed => removed?,
+            }
+        }
+        remove::everything(&self.dir)?;
+        Ok(Fetched::Removed)
     }
 
     fn set_password(self, password: Zeroizing<String>, record: &Path) -> Came {
@@ -253,7 +297,7 @@ impl Desk {
         match (&self.open, &self.password) {
             (Some(open), Some(_)) => {
                 store.reseal(open)?;
-                return Ok(Fetched { wallet: None, password: Some(Arc::new(store)) });
+                return Ok(Fetched::Wallet { wallet: None, password: Some(Arc::new(store)) });
             }
             (Some(_), None) => return Err(EngineError::KeyringKeeps),
             (None, _) if self.is_sealed(record)? => return Err(EngineError::WalletLocked),
@@ -266,8 +310,8 @@ impl Desk {
         }
         match wallet::recorded(record).map_err(KeyStoreError::from)? {
             // Its key is in a keyring that is away: only its phrase brings it into a file.
-            Some(_) => Ok(Fetched { wallet: None, password: Some(Arc::new(store)) }),
-            None => Self::opened(store, record),
+            Some(_) => Ok(Fetched::Wallet { wallet: None, password: Some(Arc::new(store)) }),
+            None => Self::opened(Arc::new(store), record),
         }
     }
 }

@@ -11,52 +11,54 @@ use tokio::task::spawn_blocking;
 use super::EngineError;
 use super::kept::KeptError;
 use super::work::EXPERTS_DIR;
+use crate::wallet;
 
 /// Files and directories of a state directory; keys go with their store, and the lock with the program.
-const OURS: &[&str] =
-    &["wallet", "backed_up", "network", "worker_id", "receipts", "gpu", "settings.json", "intent.json", "earned.json"];
+const OURS: &[&str] = &[
+    "wallet",
+    "backed_up",
+    "network",
+    "worker_id",
+    "receipts",
+    "gpu",
+    "settings.json",
+    "intent.json",
+    "earned.json",
+    "close-explained",
+];
 
 /// Bytes of the files that [`slices`] removes.
 pub(super) async fn slices_bytes(state_dir: PathBuf) -> Result<u64, EngineError> {
-    away(move || {
+    let counting = spawn_blocking(move || {
         let dir = state_dir.join(EXPERTS_DIR);
-        let entries = match fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-            Err(source) => return Err(KeptError::Io { path: dir, source }),
-        };
-        // One that goes meanwhile takes nothing.
-        Ok(entries
-            .flatten()
-            .filter_map(|entry| entry.metadata().ok())
-            .filter(fs::Metadata::is_file)
-            .map(|meta| meta.len())
-            .sum())
-    })
-    .await
+        match fs::read_dir(&dir) {
+            // One that goes meanwhile takes nothing.
+            Ok(entries) => {
+                let files = entries.flatten().filter_map(|entry| entry.metadata().ok()).filter(fs::Metadata::is_file);
+                Ok(files.map(|file| file.len()).sum())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(source) => Err(KeptError::Io { path: dir, source }),
+        }
+    });
+    Ok(counting.await.map_err(|_| EngineError::Gone("the thread that counts files"))??)
 }
 
 /// Removes every expert.
 pub(super) async fn slices(state_dir: PathBuf) -> Result<(), EngineError> {
-    away(move || remove(&state_dir.join(EXPERTS_DIR))).await
+    let removing = spawn_blocking(move || remove(&state_dir.join(EXPERTS_DIR)));
+    Ok(removing.await.map_err(|_| EngineError::Gone("the thread that removes files"))??)
 }
 
-/// Removes everything but keys.
-pub(super) async fn everything(state_dir: PathBuf) -> Result<(), EngineError> {
-    away(move || {
-        remove(&state_dir.join(EXPERTS_DIR))?;
-        OURS.iter().try_for_each(|name| {
-            remove(&state_dir.join(name))?;
-            remove(&state_dir.join(name).with_added_extension("bad"))
-        })
-    })
-    .await
-}
-
-async fn away<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, KeptError> + Send + 'static,
-) -> Result<T, EngineError> {
-    Ok(spawn_blocking(work).await.map_err(|_| EngineError::Gone("the thread that looks after files"))??)
+/// Removes everything but keys; blocks. What a crash left half written goes too.
+pub(super) fn everything(state_dir: &Path) -> Result<(), KeptError> {
+    remove(&state_dir.join(EXPERTS_DIR))?;
+    for name in OURS.iter().map(|name| state_dir.join(name)) {
+        remove(&name)?;
+        remove(&name.with_added_extension("bad"))?;
+        remove(&name.with_extension("new"))?;
+    }
+    wallet::unfinished_in(state_dir).iter().try_for_each(|path| remove(path))
 }
 
 fn remove(path: &Path) -> Result<(), KeptError> {

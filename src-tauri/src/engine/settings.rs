@@ -1,21 +1,19 @@
 //! What the owner of the machine has chosen, as windows show and change it.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use serde::de::{Error, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::kept::Kept;
 use crate::net::https;
-use crate::worker::courtesy::{Hours, Rules};
+pub use crate::types::SettingsError;
+use crate::types::{ENTRIES_MAX, ENTRY_CHARS_MAX, Rules};
 
 /// The file.
 pub(super) const SETTINGS: Kept = Kept { name: "settings.json", what: "settings" };
-/// Least duty cycle beside none at all: with less, no request would be answered in time.
-const DUTY_PERCENT_MIN: u8 = 5;
 /// Least disk for slices, and least memory: a few experts.
 const CAP_BYTES_MIN: u64 = 64 << 20;
-/// Entries of each list.
-const ENTRIES_MAX: usize = 64;
-/// Longest gateway or program.
-const ENTRY_CHARS_MAX: usize = 256;
 
 /// Disk that slices may take unless told otherwise.
 pub const DISK_CAP_BYTES: u64 = 50 << 30;
@@ -43,7 +41,7 @@ pub enum Language {
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Settings {
     /// Gateways to dial in place of those of the join code; none = those.
     pub gateways: Vec<String>,
@@ -53,24 +51,24 @@ pub struct Settings {
     /// Most bytes of the disk that slices may take.
     #[cfg_attr(test, ts(type = "number"))]
     pub disk_cap_bytes: u64,
-    /// Part of the time that may be computed, 0–100.
-    pub duty_percent: u8,
-    /// Hours in which work is welcome; none = always.
-    pub schedule: Vec<Hours>,
-    /// Whether to work on battery.
-    pub on_battery: bool,
-    /// Whether to work on a metered connection.
-    pub on_metered: bool,
-    /// Whether to work only while nobody is at the machine.
-    pub only_when_idle: bool,
-    /// Names of programs that want the machine for themselves.
-    pub pause_for_apps: Vec<String>,
-    /// Whether a program that fills the screen is one of them.
-    pub pause_for_fullscreen: bool,
+    /// When to work, and how gently.
+    #[serde(flatten)]
+    #[cfg_attr(test, ts(flatten))]
+    pub rules: Rules,
     /// Whether the desktop may be told of things.
     pub notifications: bool,
     /// The window's language.
     pub language: Language,
+    /// Nothing: a name that nobody knows was typed for another.
+    #[serde(flatten, skip_serializing, deserialize_with = "nothing_else")]
+    #[cfg_attr(test, ts(skip))]
+    pub rest: (),
+}
+
+/// Refuses every name that is left.
+fn nothing_else<'de, D: Deserializer<'de>>(rest: D) -> Result<(), D::Error> {
+    let rest = BTreeMap::<String, IgnoredAny>::deserialize(rest)?;
+    rest.into_keys().next().map_or(Ok(()), |name| Err(D::Error::custom(format_args!("unknown setting {name:?}"))))
 }
 
 impl Default for Settings {
@@ -79,29 +77,12 @@ impl Default for Settings {
             gateways: Vec::new(),
             vram_cap_bytes: None,
             disk_cap_bytes: DISK_CAP_BYTES,
-            duty_percent: 100,
-            schedule: Vec::new(),
-            on_battery: false,
-            on_metered: false,
-            only_when_idle: false,
-            pause_for_apps: Vec::new(),
-            pause_for_fullscreen: false,
+            rules: Rules::default(),
             notifications: true,
             language: Language::Auto,
+            rest: (),
         }
     }
-}
-
-/// Settings that make no sense.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}: expected {expected}, got {got}")]
-pub struct SettingsError {
-    /// Which.
-    pub what: &'static str,
-    /// What would do.
-    pub expected: String,
-    /// What was given.
-    pub got: String,
 }
 
 impl Settings {
@@ -110,46 +91,25 @@ impl Settings {
     /// # Errors
     /// The first that does not.
     pub fn check(&self) -> Result<(), SettingsError> {
-        let sane = |holds: bool, what, expected: &str, got: &dyn ToString| {
-            let error = || SettingsError { what, expected: expected.to_owned(), got: got.to_string() };
-            if holds { Ok(()) } else { Err(error()) }
-        };
-        let lists = self.gateways.len().max(self.schedule.len()).max(self.pause_for_apps.len());
-        sane(lists <= ENTRIES_MAX, "lists", "at most 64 entries", &lists)?;
-        for entry in self.gateways.iter().chain(&self.pause_for_apps) {
-            let chars = entry.chars().count();
-            sane(chars <= ENTRY_CHARS_MAX, "an entry", "at most 256 characters", &chars)?;
-        }
+        self.rules.check()?;
+        let count = self.gateways.len();
+        SettingsError::unless(count <= ENTRIES_MAX, "lists", "at most 64 entries", &count)?;
         for url in &self.gateways {
-            sane(https::public_of(url).is_some(), "gateways", "wss://host[:port]", url)?;
+            let chars = url.chars().count();
+            SettingsError::unless(chars <= ENTRY_CHARS_MAX, "an entry", "at most 256 characters", &chars)?;
+            SettingsError::unless(https::public_of(url).is_some(), "gateways", "wss://host[:port]", url)?;
         }
-        let duty = self.duty_percent;
-        sane(duty == 0 || (DUTY_PERCENT_MIN..=100).contains(&duty), "duty cycle", "0, or 5 to 100 percent", &duty)?;
         for cap in [Some(self.disk_cap_bytes), self.vram_cap_bytes].into_iter().flatten() {
-            sane(cap >= CAP_BYTES_MIN, "caps", "at least 64 MiB", &cap)?;
+            SettingsError::unless(cap >= CAP_BYTES_MIN, "caps", "at least 64 MiB", &cap)?;
         }
-        let is_sound = |hours: &Hours| hours.is_sound();
-        sane(self.schedule.iter().all(is_sound), "schedule", "days 0–127, minutes of a day", &self.schedule.len())
-    }
-
-    /// The part that courtesy goes by.
-    #[must_use]
-    pub fn rules(&self) -> Rules {
-        Rules {
-            duty_percent: self.duty_percent,
-            schedule: self.schedule.clone(),
-            on_battery: self.on_battery,
-            on_metered: self.on_metered,
-            only_when_idle: self.only_when_idle,
-            pause_for_apps: self.pause_for_apps.clone(),
-            pause_for_fullscreen: self.pause_for_fullscreen,
-        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Hours;
 
     #[test]
     fn what_makes_no_sense_is_refused_by_name() {
@@ -159,17 +119,20 @@ mod tests {
             settings.check().err().map(|error| error.what)
         };
         assert_eq!(refused(|_| {}), None);
-        assert_eq!(refused(|s| s.duty_percent = 0), None);
-        assert_eq!(refused(|s| s.duty_percent = 4), Some("duty cycle"));
-        assert_eq!(refused(|s| s.duty_percent = 101), Some("duty cycle"));
+        assert_eq!(refused(|s| s.rules.duty_percent = 0), None);
+        assert_eq!(refused(|s| s.rules.duty_percent = 4), Some("duty cycle"));
+        assert_eq!(refused(|s| s.rules.duty_percent = 101), Some("duty cycle"));
         assert_eq!(refused(|s| s.gateways = vec!["http://x".into()]), Some("gateways"));
         assert_eq!(refused(|s| s.gateways = vec!["wss://x".into()]), None);
         assert_eq!(refused(|s| s.vram_cap_bytes = Some(1)), Some("caps"));
         assert_eq!(refused(|s| s.disk_cap_bytes = 0), Some("caps"));
         let hours = |days, from_min, to_min| Hours { days, from_min, to_min };
         assert!(hours(127, 0, 1440).is_sound() && !hours(128, 0, 1).is_sound() && !hours(1, 1440, 0).is_sound());
-        assert_eq!(refused(|s| s.schedule = vec![Hours { days: 1, from_min: 0, to_min: 1441 }]), Some("schedule"));
-        assert_eq!(refused(|s| s.pause_for_apps = vec![String::new(); 65]), Some("lists"));
-        assert_eq!(refused(|s| s.pause_for_apps = vec!["é".repeat(257)]), Some("an entry"));
+        assert_eq!(
+            refused(|s| s.rules.schedule = vec![Hours { days: 1, from_min: 0, to_min: 1441 }]),
+            Some("schedule")
+        );
+        assert_eq!(refused(|s| s.rules.pause_for_apps = vec![String::new(); 65]), Some("lists"));
+        assert_eq!(refused(|s| s.rules.pause_for_apps = vec!["é".repeat(257)]), Some("an entry"));
     }
 }

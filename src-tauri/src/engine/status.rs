@@ -270,7 +270,7 @@ impl Status {
             Phase::Offered | Phase::Fetching { .. } | Phase::Serving => Link::Online,
             Phase::Recovering { reason } => Link::NoHardware { reason: reason.clone() },
             Phase::Waiting { reason, retry_ms } => Link::Waiting { reason: reason.clone(), retry_ms: *retry_ms },
-            Phase::Stopped => Link::Off,
+            Phase::StandingBy { .. } | Phase::Stopped => Link::Off,
         };
     }
 
@@ -341,7 +341,7 @@ pub struct View {
     pub is_closing: bool,
     /// Whether the program starts with its owner's session; `null` where it cannot arrange that.
     pub starts_at_login: Option<bool>,
-    /// Whether it can be seen on this desktop that a program fills the screen.
+    /// Whether every program that fills the screen can be seen; on Wayland only those of X11 can.
     pub sees_fullscreen: bool,
     /// The newer release, in a build that looks for one.
     pub new_release: NewRelease,

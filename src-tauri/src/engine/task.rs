@@ -1,6 +1,5 @@
 //! The engine's one task: takes an order or an event, does it, and publishes what came of it.
 
-use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +7,12 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::MissedTickBehavior;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::account::Known;
 use super::devices::{Found, Search};
 use super::download::Meter;
-use super::facts::WalletStatus;
+use super::facts::PauseKind;
 use super::intent::{INTENT, Intent, pause_from};
 use super::purse::Purse;
 use super::settings::{SETTINGS, Settings};
@@ -22,14 +21,14 @@ use super::work::Running;
 use super::{Asked, EngineConfig, EngineError, Order};
 use crate::net::tls;
 use crate::wire::invite::Invite;
-use crate::worker::courtesy::{self, Duty, Hold, Rules};
-use crate::worker::{self, Budget, Hardware, Occupied, network};
+use crate::worker::courtesy::{self, Duty, Rules, Welcome};
+use crate::worker::{self, Budget, Hardware, HomeError, Occupied, network};
 
 /// Between two looks at clocks and speeds.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Identity of the processor.
-const CPU_ID: &str = "cpu";
+/// Most of an unknown device's id that an error repeats.
+const NAMED_CHARS_MAX: usize = 64;
 
 /// Asking for the account; aborted when dropped.
 pub(super) struct Account {
@@ -51,12 +50,12 @@ pub(super) struct Core {
     pub purse: Purse,
     /// Who waits for the wallet's errand.
     pub sent: Option<oneshot::Sender<Result<(), EngineError>>>,
-    finding: Option<JoinHandle<Search>>,
+    pub finding: Option<JoinHandle<Search>>,
     pub found: Vec<Found>,
     pub hardware: Option<watch::Receiver<Hardware>>,
     pub network: Option<Invite>,
     /// An invitation that waits, and its code.
-    offer: Option<(Invite, String)>,
+    pub offer: Option<(Invite, String)>,
     pub running: Option<Running>,
     pub account: Option<Account>,
     pub working: watch::Sender<bool>,
@@ -67,14 +66,14 @@ pub(super) struct Core {
     pub paused_at: Option<Duration>,
     pub settings: Settings,
     pub rules: watch::Sender<Rules>,
-    pub hold: watch::Receiver<Option<Hold>>,
+    pub welcome: watch::Receiver<Welcome>,
     pub budget: (watch::Sender<Option<u64>>, Budget),
     pub duty: Duty,
     pub meter: Meter,
     /// Free bytes of the disk with the slices, as of the last tick.
     pub free_disk_bytes: u64,
     /// This program works in the state directory alone, or does nothing.
-    pub alone: Option<Occupied>,
+    pub alone: Result<Occupied, Arc<HomeError>>,
 }
 
 /// What a task gives, if there is one; its place is empty then.
@@ -107,15 +106,14 @@ pub(super) fn tell(answer: oneshot::Sender<Result<(), EngineError>>, done: Resul
 impl Core {
     pub fn new(config: EngineConfig, board: watch::Sender<Status>) -> Self {
         let dir = &config.state_dir;
-        let (alone, taken) = match worker::occupy(dir) {
-            Ok(alone) => (Some(alone), None),
-            Err(error) => (None, Some(EngineError::StateDir(error))),
-        };
-        let (settings, damaged) = SETTINGS.read::<Settings>(dir);
-        let (intent, forgotten) = INTENT.read::<Intent>(dir);
+        let alone = worker::occupy(dir).map_err(Arc::new);
+        // What another program works with is not even read: a damaged file would be put aside under its hands.
+        let (settings, damaged): (Settings, _) = if alone.is_ok() { SETTINGS.read(dir) } else { Default::default() };
+        let (intent, forgotten): (Intent, _) = if alone.is_ok() { INTENT.read(dir) } else { Default::default() };
         let purse = Purse::new(Arc::clone(&config.store), dir.clone());
-        let (rules, wished) = watch::channel(settings.rules());
-        let (hold, _) = courtesy::watch(wished, config.sources.clone(), Arc::clone(&config.clock), config.look_every);
+        let (rules, wished) = watch::channel(settings.rules.clone());
+        let (welcome, _) =
+            courtesy::watch(wished, config.sources.clone(), Arc::clone(&config.clock), config.look_every);
         let mut core = Self {
             board,
             status: Status::default(),
@@ -132,7 +130,7 @@ impl Core {
             answered: (0, None),
             paused_at: None,
             rules,
-            hold,
+            welcome,
             budget: Budget::changeable(None),
             duty: Duty::default(),
             meter: Meter::default(),
@@ -142,12 +140,20 @@ impl Core {
             alone,
             config,
         };
+        if damaged.is_some() && core.intent.contributing {
+            // Defaults are not what the owner wished: nothing is done by them before somebody has looked.
+            let pause = pause_from(PauseKind::UntilResumed, core.now_unix_s());
+            if let Err(error) = core.intend(|intent| intent.pause = Some(pause)) {
+                warn!(%error, "the pause is not kept");
+            }
+        }
+        let taken = core.check_alone().err();
         let problem = taken.or(damaged.or(forgotten).map(EngineError::from));
         core.status.state_problem = problem.map(|error| (&error).into());
         core.apply_settings();
         core.look_at_pause();
         core.find_hardware();
-        if core.alone.is_some() {
+        if core.alone.is_ok() {
             core.open_wallet();
         }
         match network::join(&core.config.state_dir, None, &[], core.now_unix_s()) {
@@ -173,7 +179,7 @@ impl Core {
                             let _ = answer.send(Ok(()));
                             return;
                         }
-                        Order::Wallet(errand) => match self.send_to_wallet(errand) {
+                        Order::Wallet(errand) => match self.send_to_wallet(errand).await {
                             // Answered when it is over.
                             Ok(()) => {
                                 self.sent = Some(answer);
@@ -188,9 +194,9 @@ impl Core {
                     tell(answer, done);
                 }
                 returned = self.purse.returned() => self.wallet_returned(returned).await,
-                found = end_of(&mut self.finding) => self.hardware_found(found),
+                found = end_of(&mut self.finding) => self.hardware_found(found).await,
                 () = change_of(self.hardware.as_mut()) => self.show_hardware(),
-                () = change_of(Some(&mut self.hold)) => {}
+                () = change_of(Some(&mut self.welcome)) => {}
                 event = super::work::event_of(self.running.as_mut()) => {
                     if let Some(ended) = event { self.worker_ended(ended).await }
                 }
@@ -232,8 +238,9 @@ impl Core {
             }
             Order::Decline => self.offer = None,
             Order::Leave => {
-                self.intend(|intent| intent.contributing = false)?;
+                // First the work, whatever the disk says.
                 self.rest().await;
+                self.intend(|intent| intent.contributing = false)?;
                 network::leave(&self.config.state_dir)?;
                 self.belong_to(None);
                 // The build's own network, if it has one, is what remains.
@@ -246,7 +253,6 @@ impl Core {
                 self.intend(|intent| (intent.contributing, intent.pause) = (true, None))?;
             }
             Order::Contribute(false) => {
-                // First the work, whatever the disk says.
                 self.rest().await;
                 self.intend(|intent| (intent.contributing, intent.pause) = (false, None))?;
             }
@@ -258,7 +264,7 @@ impl Core {
             }
             Order::SwitchDevice(id, on) => {
                 if !self.found.iter().any(|found| found.id == id) {
-                    return Err(EngineError::NoSuchDevice(id));
+                    return Err(EngineError::NoSuchDevice(id.chars().take(NAMED_CHARS_MAX).collect()));
                 }
                 let is_used = self.status.devices.iter().any(|device| device.id == id && device.used);
                 self.intend(|intent| {
@@ -286,19 +292,10 @@ impl Core {
             }
             Order::DeleteSlices => {
                 self.rest().await;
-                self.intend(|intent| (intent.contributing, intent.download_agreed) = (false, false))?;
+                // A full disk, which keeps nothing, is what this order is for.
+                let kept = self.intend(|intent| (intent.contributing, intent.download_agreed) = (false, false));
                 super::remove::slices(self.config.state_dir.clone()).await?;
-            }
-            Order::RemoveEverything { confirmed } => {
-                if !confirmed && !self.purse.is_safe() {
-                    return Err(EngineError::NotBackedUp);
-                }
-                self.rest().await;
-                self.belong_to(None);
-                self.purse.remove_key().await?;
-                super::remove::everything(self.config.state_dir.clone()).await?;
-                (self.intent, self.settings) = (Intent::default(), Settings::default());
-                self.status.wallet = WalletStatus::default();
+                kept.or_else(|_| self.intend(|_| ()))?;
             }
             Order::OpenWallet => self.open_wallet(),
             Order::ShowPhrase(words) => {
@@ -310,7 +307,7 @@ impl Core {
                 self.status.wallet = self.purse.status();
             }
             Order::Context(asked) => {
-                let wallet = Arc::clone(self.purse.wallet().ok_or(EngineError::NoWallet)?);
+                let wallet = self.purse.wallet().cloned();
                 let network = self.effective_network();
                 let rate = self.account.as_ref().and_then(|account| account.known.borrow().rate);
                 let _ = asked.send(super::Context { wallet, network, rate });
@@ -322,14 +319,7 @@ impl Core {
 
     /// Nothing is done in a state directory that another program works in.
     pub fn check_alone(&self) -> Result<(), EngineError> {
-        self.alone.as_ref().map(drop).ok_or(EngineError::NotAlone)
-    }
-
-    fn find_hardware(&mut self) {
-        let off: BTreeSet<String> = self.intent.off.clone();
-        if let Some(before) = self.finding.replace(tokio::spawn((self.config.hardware)(off))) {
-            before.abort();
-        }
+        self.alone.as_ref().map(drop).map_err(|error| Arc::clone(error).into())
     }
 
     /// Completes once the machine has slept.
@@ -338,48 +328,8 @@ impl Core {
         Box::pin(async move { worker::slept(&*clock, TICK).await })
     }
 
-    /// The machine slept: a card that was not there before may be there now.
-    fn woke(&mut self) {
-        let has_card = |hardware: &watch::Receiver<Hardware>| hardware.borrow().kernel.identity() != CPU_ID;
-        if !self.hardware.as_ref().is_some_and(has_card) {
-            self.find_hardware();
-        }
-    }
-
-    fn hardware_found(&mut self, searched: Result<Search, JoinError>) {
-        let reason = match searched {
-            Ok(Search { found, best }) => {
-                self.found = found;
-                match best {
-                    Ok(hardware) => {
-                        // The same is not opened twice.
-                        let id = |hardware: &watch::Receiver<Hardware>| hardware.borrow().kernel.identity();
-                        if self.hardware.as_ref().map(id) != Some(id(&hardware)) {
-                            self.hardware = Some(hardware);
-                        }
-                        return self.show_hardware();
-                    }
-                    Err(reason) => reason,
-                }
-            }
-            Err(error) if error.is_cancelled() => return,
-            Err(_) => "the driver took its thread with it".to_owned(),
-        };
-        self.hardware = None;
-        self.status.device = DeviceState::Failed { problem: (&EngineError::Device(reason)).into() };
-    }
-
-    fn show_hardware(&mut self) {
-        let Some(newest) = &mut self.hardware else { return };
-        let hardware = newest.borrow_and_update();
-        self.status.device = DeviceState::Ready { name: hardware.kernel.device(), why: hardware.why.clone() };
-        if let Some(running) = &self.running {
-            running.use_hardware(&hardware);
-        }
-    }
-
     /// Works for this network from now on; the worker, if any, was stopped before.
-    fn belong_to(&mut self, invite: Option<Invite>) {
+    pub fn belong_to(&mut self, invite: Option<Invite>) {
         self.status.network_problem = None;
         self.network = invite;
         self.ask_for_account();

@@ -3,9 +3,9 @@
 use tracing::warn;
 
 use super::EngineError;
-use super::facts::{Needs, WalletStatus};
-use super::intent::{HOUR_S, INTENT, Intent, left_of};
-use super::purse::Errand;
+use super::facts::{Needs, Pause, WalletStatus};
+use super::intent::{INTENT, Intent, left_of};
+use super::purse::{Brought, Errand};
 use super::settings::{SETTINGS, Settings};
 use super::task::{Core, tell};
 use super::work::free_disk;
@@ -35,8 +35,8 @@ impl Core {
     pub fn apply_settings(&mut self) {
         let memory = [self.config.memory_bytes, self.settings.vram_cap_bytes].into_iter().flatten().min();
         self.budget.0.send_if_modified(|before| std::mem::replace(before, memory) != memory);
-        self.duty.set(self.settings.duty_percent);
-        let rules = self.settings.rules();
+        self.duty.set(self.settings.rules.duty_percent);
+        let rules = self.settings.rules.clone();
         self.rules.send_if_modified(|before| {
             let is_new = *before != rules;
             *before = rules;
@@ -44,21 +44,25 @@ impl Core {
         });
     }
 
-    /// Ends a pause that is over, and makes one that a clock has stretched an hour again.
+    /// Ends a pause that is over. One that goes on stays on the disk as it was asked for: a clock that is wrong after a
+    /// start, and set right later, must not have shortened it.
     pub fn look_at_pause(&mut self) {
-        let Some(pause) = self.intent.pause else { return };
-        let since = *self.paused_at.get_or_insert_with(|| self.config.clock.mono());
-        let passed = self.config.clock.mono().saturating_sub(since).as_secs();
-        let is_over = pause.until_unix_s.is_some() && passed >= HOUR_S;
-        let left = if is_over { None } else { left_of(pause, self.now_unix_s()) };
-        if left.is_none() {
-            self.paused_at = None;
+        let (Some(pause), Ok(_alone)) = (self.intent.pause, &self.alone) else { return };
+        let now = self.config.clock.mono();
+        let passed = now.saturating_sub(*self.paused_at.get_or_insert(now)).as_secs();
+        if left_of(pause, self.now_unix_s(), passed).is_some() {
+            return;
         }
-        if left != Some(pause)
-            && let Err(error) = self.intend(|intent| intent.pause = left)
-        {
+        self.paused_at = None;
+        if let Err(error) = self.intend(|intent| intent.pause = None) {
             warn!(%error, "the end of the pause is not kept");
         }
+    }
+
+    /// The pause as it is now.
+    pub fn pause_left(&self) -> Option<Pause> {
+        let passed = self.paused_at.map_or(0, |since| self.config.clock.mono().saturating_sub(since).as_secs());
+        left_of(self.intent.pause?, self.now_unix_s(), passed)
     }
 
     pub fn look_at_clocks(&mut self) {
@@ -66,9 +70,32 @@ impl Core {
         self.free_disk_bytes = free_disk(&self.config.state_dir);
     }
 
-    pub fn send_to_wallet(&mut self, errand: Errand) -> Result<(), EngineError> {
+    pub async fn send_to_wallet(&mut self, errand: Errand) -> Result<(), EngineError> {
         self.check_alone()?;
+        if let Errand::Remove { confirmed } = errand {
+            self.purse.check_free()?;
+            if !confirmed && !self.purse.is_safe() {
+                return Err(EngineError::NotBackedUp);
+            }
+            self.rest().await;
+            // Nothing begins again meanwhile, whatever the disk says.
+            if let Err(error) = self.intend(|intent| intent.contributing = false) {
+                warn!(%error, "that nothing is contributed is not kept");
+            }
+        }
         self.purse.send(errand)
+    }
+
+    /// Everything of this installation is gone from the disk: what was read from it is forgotten.
+    fn forget_all(&mut self) {
+        self.belong_to(None);
+        self.offer = None;
+        let was_off = !self.intent.off.is_empty();
+        (self.intent, self.settings, self.paused_at) = (Intent::default(), Settings::default(), None);
+        self.apply_settings();
+        if was_off {
+            self.find_hardware();
+        }
     }
 
     pub fn open_wallet(&mut self) {
@@ -79,14 +106,17 @@ impl Core {
     }
 
     /// An errand for the wallet is over.
-    pub async fn wallet_returned(&mut self, returned: Result<bool, EngineError>) {
+    pub async fn wallet_returned(&mut self, returned: Result<Brought, EngineError>) {
         let done = match returned {
-            Ok(is_other) => {
-                if is_other {
-                    // It starts again with the other one.
-                    self.rest().await;
-                    self.ask_for_account();
-                }
+            Ok(Brought::Same) => Ok(()),
+            Ok(Brought::Other) => {
+                // It starts again with the other one.
+                self.rest().await;
+                self.ask_for_account();
+                Ok(())
+            }
+            Ok(Brought::Removed) => {
+                self.forget_all();
                 Ok(())
             }
             Err(error) => {
@@ -97,6 +127,7 @@ impl Core {
         self.status.wallet = match (self.purse.wallet(), &done) {
             (Some(_), _) => self.purse.status(),
             (None, Err(error)) => self.purse.failed(error),
+            (None, Ok(())) if !self.purse.has_password() => WalletStatus::default(),
             // A password is at hand, and the phrase is asked for.
             (None, Ok(())) => WalletStatus { needs: Some(Needs::Restore), ..std::mem::take(&mut self.status.wallet) },
         };

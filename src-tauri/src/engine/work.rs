@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle, spawn_blocking};
-use tokio::time::timeout;
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 use super::account::{Asking, Known};
@@ -22,7 +22,11 @@ use crate::model::room::disk_free;
 use crate::net::dial::Outbound;
 use crate::shutdown::{self, ShutdownTrigger};
 use crate::wire::invite::Invite;
+use crate::worker::courtesy::Welcome;
 use crate::worker::{self, CacheConfig, Consent, Hardware, WorkerConfig, WorkerError, WorkerStatus};
+
+/// Part of [`PAUSE_MAX`] that the driver has to itself; the worker's own drain takes 700 ms at most.
+const GIVE_BACK: Duration = Duration::from_millis(150);
 
 /// Fetched experts are kept in this directory of the state.
 pub(super) const EXPERTS_DIR: &str = "experts";
@@ -73,14 +77,14 @@ impl Core {
         self.hardware.as_ref().map(drop).ok_or(EngineError::NoDevice)
     }
 
+    /// Whether its owner wants it to work now, and nothing holds it back.
+    pub fn is_wished(&self) -> bool {
+        self.intent.contributing && self.intent.pause.is_none() && *self.welcome.borrow() == Welcome::Yes
+    }
+
     /// Works if it should, rests if it should not.
     pub async fn reconcile(&mut self) {
-        let is_held = self.hold.borrow().is_some();
-        let is_wanted = self.intent.contributing
-            && self.intent.pause.is_none()
-            && !is_held
-            && self.alone.is_some()
-            && self.can_contribute().is_ok();
+        let is_wanted = self.is_wished() && self.alone.is_ok() && self.can_contribute().is_ok();
         match (is_wanted, &self.running) {
             // Whoever ended by itself waits for its owner.
             (true, None) if self.status.worker_problem.is_none() => self.start(),
@@ -128,16 +132,17 @@ impl Core {
         let Some(mut running) = self.running.take() else { return };
         self.publish();
         running.stop.fire();
-        if timeout(PAUSE_MAX, &mut running.task).await.is_err() {
-            warn!("the worker did not stop in {PAUSE_MAX:?}");
+        let until = Instant::now() + PAUSE_MAX;
+        if timeout_at(until - GIVE_BACK, &mut running.task).await.is_err() {
+            warn!("the worker did not stop in {:?}", PAUSE_MAX - GIVE_BACK);
             running.task.abort();
         }
-        give_back(running.hardware).await;
+        give_back(running.hardware, until).await;
     }
 
     pub async fn worker_ended(&mut self, ended: Ended) {
         let Some(running) = self.running.take() else { return };
-        give_back(running.hardware).await;
+        give_back(running.hardware, Instant::now() + PAUSE_MAX).await;
         let error = match ended {
             // It was not told to.
             Ok(Ok(())) | Err(_) => EngineError::Gone("the worker"),
@@ -167,12 +172,13 @@ impl Core {
     pub fn publish(&mut self) {
         let network = self.network.as_ref().map(Into::into);
         let offer = self.offered().map(Into::into);
-        let hold = self.hold.borrow().clone().filter(|_| self.intent.contributing && self.intent.pause.is_none());
+        let pause = self.pause_left();
+        let hold = self.welcome.borrow().hold().filter(|_| self.intent.contributing && pause.is_none()).cloned();
         let in_use = self.hardware.as_ref().map(|hardware| hardware.borrow().clone());
         let devices = devices::shown(&self.found, &self.intent.off, in_use.as_ref());
         let status = &mut self.status;
         status.contributing = self.intent.contributing;
-        status.pause = self.intent.pause;
+        status.pause = pause;
         status.standing_by =
             hold.map(|hold| StandingBy { reason: hold.reason, detail: hold.detail, until_unix_s: hold.until_unix_s });
         (status.network, status.offer, status.devices) = (network, offer, devices);
@@ -227,11 +233,11 @@ impl Core {
     }
 }
 
-/// Gives back whatever hardware a worker had; the next one opens it anew.
-async fn give_back(hardware: watch::Receiver<Hardware>) {
-    let kernel = Arc::clone(&hardware.borrow().kernel);
-    let freed = timeout(Duration::from_secs(1), spawn_blocking(move || kernel.release()));
-    if freed.await.is_err() {
+/// Gives back whatever hardware a worker had; the next one opens it anew. A driver that takes longer than `until` does
+/// it a little later.
+pub(super) async fn give_back(hardware: watch::Receiver<Hardware>, until: Instant) {
+    let hardware = hardware.borrow().clone();
+    if timeout_at(until, hardware.give_back()).await.is_err() {
         info!("the driver takes its time to give the hardware back");
     }
 }

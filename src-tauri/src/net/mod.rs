@@ -9,6 +9,7 @@ pub mod certificate;
 mod der;
 pub mod descriptors;
 pub mod dial;
+pub mod download;
 pub mod framed;
 pub mod head;
 pub mod health;

@@ -1,6 +1,6 @@
 //! The desktop app as a mode of the program.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +9,6 @@ use super::{AnyError, all_threads};
 use crate::cli::{Device, RoleFlags};
 use crate::config::parse_bytes;
 use crate::desktop::{self, Options};
-use crate::doctor;
 use crate::engine::FindHardware;
 use crate::net::dial::Outbound;
 use crate::shutdown;
@@ -27,19 +26,10 @@ pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<Exit
     let memory_bytes = flags.memory.as_deref().map(|text| parse_bytes("--memory", text)).transpose()?;
     let (device, gpu) = (flags.device.unwrap_or(Device::Auto), flags.gpu.clone());
     let wanted = Wanted { gpu, memory_bytes, looker: device::own_program(), ..Wanted::default() };
+    #[cfg(feature = "gpu")]
+    let gpu = wanted.options();
     // Fires when the app is over.
     let (_over, until) = shutdown::channel();
-    let join = open.or_else(|| flags.join.clone());
-    let runtime = super::runtime()?;
-    let proxy = flags.proxy.clone().unwrap_or_default();
-    let outbound = Outbound { proxy, extra_ca: flags.ca.iter().cloned().collect(), ..Outbound::default() };
-    let examine = doctor::Options {
-        outbound: outbound.clone(),
-        #[cfg(feature = "gpu")]
-        gpu: wanted.options(),
-        ..doctor::Options::new(PathBuf::new())
-    };
-    let doctor = Box::new(move |state: &Path| doctor::Options { state_dir: state.to_owned(), ..examine });
     let hardware = Box::new(move |state: &Path| -> FindHardware {
         let wanted = Wanted { cache: Some(state.join("gpu")), ..wanted };
         Box::new(move |off| {
@@ -47,7 +37,21 @@ pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<Exit
             Box::pin(async move { device::search(device, wanted, all_threads(), &until).await })
         })
     });
-    let options = Options { state: flags.state.clone(), memory_bytes, outbound, hardware, doctor, join, hidden };
+    let join = open.or_else(|| flags.network.join.clone());
+    let runtime = super::runtime()?;
+    let proxy = flags.network.proxy.clone().unwrap_or_default();
+    let outbound = Outbound { proxy, extra_ca: flags.network.ca.iter().cloned().collect(), ..Outbound::default() };
+    let state = flags.state.clone();
+    let options = Options {
+        state,
+        memory_bytes,
+        outbound,
+        hardware,
+        #[cfg(feature = "gpu")]
+        gpu,
+        join,
+        hidden,
+    };
     let ended = desktop::run(options, &runtime);
     // A keyring may still ask for its password, or a driver look for its card: nobody waits for them any more.
     runtime.shutdown_timeout(LAST_WORK);

@@ -17,7 +17,7 @@ use super::{AnyError, all_threads, runtime, say, usage};
 use crate::bench;
 use crate::cli::{
     BenchCommand, BenchDecodeArgs, BenchDenseArgs, BenchDispatchArgs, BenchExpertsArgs, BenchLedgerArgs,
-    BenchSpliceArgs, Device, GpuFlags,
+    BenchSpliceArgs, Device, GpuFlags, OutsideFlags,
 };
 use crate::kernel::{CpuPath, Crew, ExpertCompute};
 
@@ -74,7 +74,7 @@ fn bench_decode(args: BenchDecodeArgs) -> Result<(), AnyError> {
         remote_layers,
         one_way,
         bits_per_s: args.mbit.map(|mbit| u64::from(mbit) * 1_000_000),
-        outside: None,
+        outside: outside(args.outside),
     };
     if let Some(who) = args.speculate {
         let Some(tokenizer) = &model.tokenizer else {
@@ -89,6 +89,11 @@ fn bench_decode(args: BenchDecodeArgs) -> Result<(), AnyError> {
         let options = bench::StreamsOptions { far, streams, tokens, rounds: args.rounds.into() };
         return show(json, &runtime()?.block_on(bench::streams(options))?);
     }
+    if far.outside.is_some() {
+        return Err(usage(
+            "--outside: expected --streams or --speculate, which do not time the workers' kernels".to_owned(),
+        ));
+    }
     let options = bench::DecodeOptions { far, tokens };
     show(json, &runtime()?.block_on(bench::decode(options))?)
 }
@@ -97,9 +102,7 @@ fn bench_decode(args: BenchDecodeArgs) -> Result<(), AnyError> {
 fn bench_dispatch(args: BenchDispatchArgs) -> Result<(), AnyError> {
     let threads = args.threads.map_or_else(all_threads, usize::from);
     let round_trips = args.rtt.iter().map(|rtt| Ok(2 * one_way(*rtt)?)).collect::<Result<_, AnyError>>()?;
-    let outside = args.outside.zip(args.listen).zip(args.invitation);
-    let outside =
-        outside.map(|((workers, gateway), invitation)| bench::Outside { gateway, workers: workers.into(), invitation });
+    let outside = outside(args.outside);
     if outside.is_some() && args.rtt.len() != 1 {
         return Err(usage("--outside: expected one --rtt, that of the way to these workers".to_owned()));
     }
@@ -126,6 +129,12 @@ fn bench_splice(args: &BenchSpliceArgs) -> Result<(), AnyError> {
         idle_time: Duration::from_secs(args.seconds.into()),
     };
     show(args.json, &bench::splice(&options)?)
+}
+
+/// The workers of other machines that were named.
+fn outside(flags: OutsideFlags) -> Option<bench::Outside> {
+    let named = flags.outside.zip(flags.listen).zip(flags.invitation);
+    named.map(|((workers, gateway), invitation)| bench::Outside { gateway, workers: workers.into(), invitation })
 }
 
 /// Kernels of so many workers.

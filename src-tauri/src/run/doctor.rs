@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::device::{self, Wanted};
 use super::{AnyError, runtime, say, tell};
 use crate::cli::DoctorArgs;
-use crate::config;
+use crate::config::Site;
 use crate::doctor::{self, Options, Verdict, WalletFound};
 use crate::net::dial::Outbound;
 use crate::wire::invite::Invite;
@@ -20,7 +20,7 @@ const LAST_WORK: Duration = Duration::from_millis(100);
 
 /// `kvasir doctor`; fails when a check does.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, AnyError> {
-    let config = config::Doctor::new(args)?;
+    let config = Site::to_examine(args)?;
     let options = options(config)?;
     let runtime = runtime()?;
     let report = runtime.block_on(doctor::examine(options));
@@ -44,7 +44,7 @@ fn home() -> Option<PathBuf> {
 }
 
 /// What was typed, and where it says nothing, the network that was joined.
-fn options(config: config::Doctor) -> Result<Options, AnyError> {
+fn options(config: Site) -> Result<Options, AnyError> {
     let invite = match &config.join {
         // Expired or not: it is only looked at.
         Some(text) => Some(Invite::read(&network::code_of(text)?)?),
@@ -75,6 +75,7 @@ fn options(config: config::Doctor) -> Result<Options, AnyError> {
         outbound,
         cache_dir: Some(config.cache),
         wallet,
+        rules: config.rules,
         #[cfg(feature = "gpu")]
         gpu: Wanted { gpu: config.gpu, looker: device::own_program(), ..Wanted::default() }.options(),
         ..Options::new(config.state)

@@ -18,6 +18,7 @@ mod roles;
 mod serving;
 mod trust;
 mod wallet;
+mod worker;
 
 use std::error::Error;
 use std::io::Write;

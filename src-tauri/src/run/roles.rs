@@ -4,15 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
-
-use super::device::{self, Wanted};
+use super::device;
 use super::loading::{load_model, read_ahead};
 use super::{AnyError, all_threads, say};
 use crate::backbone::{Backbone, api};
 use crate::cli::{AdmissionMode, Role, RoleFlags};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, ConfigError, File, Peers, Tls};
+use crate::config::{self, File, Peers, Tls};
 use crate::dispatch::{RemoteConfig, RemoteDispatch};
 use crate::gateway::{self, GatewayConfig, HubEndpoint, Limits, Listeners};
 use crate::hub::{self, AdmissionPolicy, HubConfig};
@@ -27,7 +25,6 @@ use crate::net::tls::TrialCertificates;
 use crate::shutdown::{self, Shutdown};
 use crate::wallet::keyfile;
 use crate::wire::handshake::HubIdentity;
-use crate::worker::{self, CacheConfig, Phase, Source, WorkerConfig, WorkerStatus, network};
 
 /// Flag that lets hub and backbone listen where strangers reach them.
 const ALLOW_PUBLIC: &str = "--allow-public";
@@ -65,7 +62,7 @@ async fn serve(role: Role, flags: &RoleFlags) -> Result<(), AnyError> {
         Role::Backbone => tokio::spawn(backbone(config::Backbone::new(flags, file)?, shutdown)),
         Role::Hub => tokio::spawn(hub(config::Hub::new(flags, file)?, shutdown)),
         Role::Gateway => tokio::spawn(gateway(config::Gateway::new(flags, file)?, shutdown)),
-        Role::Worker => tokio::spawn(worker(config::Worker::new(flags, file)?, shutdown)),
+        Role::Worker => tokio::spawn(super::worker::run(config::Worker::new(flags, file)?, shutdown)),
     };
     tokio::select! {
         served = &mut serving => served?,
@@ -228,78 +225,4 @@ fn ledger_dir(ledger: &str, state: &Path) -> PathBuf {
 /// Makes a role's state directory.
 fn make_state(path: &Path) -> Result<(), AnyError> {
     std::fs::create_dir_all(path).map_err(|e| format!("cannot make the state directory {}: {e}", path.display()).into())
-}
-
-async fn worker(config: config::Worker, shutdown: Shutdown) -> Result<(), AnyError> {
-    let _alone = worker::occupy(&config.state)?;
-    let network = network_of(&config)?;
-    let wallet = super::wallet::open_wallet(&config.state)?;
-    say(format_args!("wallet {}", wallet.address()))?;
-    let wanted = Wanted {
-        gpu: config.gpu,
-        memory_bytes: config.memory_bytes,
-        cache: Some(config.state.join("gpu")),
-        ..Wanted::default()
-    };
-    let Some(hardware) = device::for_worker(config.device, wanted, all_threads(), &shutdown).await? else {
-        return Ok(());
-    };
-    say(format_args!("device {}", *hardware.borrow()))?;
-    let source = match &config.weights {
-        Some(path) => Source::LocalModel(load_model(Some(path), config.experts)?),
-        None => Source::Fetch,
-    };
-    let cache = (config.cache_bytes != Some(0)).then(|| CacheConfig::new(config.cache, config.cache_bytes));
-    let outbound = Outbound { proxy: config.proxy, extra_ca: config.ca.into_iter().collect(), ..network.outbound };
-    let worker = WorkerConfig { outbound, source, cache, ..network };
-    let (sender, status) = watch::channel(WorkerStatus::default());
-    let narrator = tokio::spawn(narrate(status));
-    worker::run(worker, Arc::new(wallet), hardware, sender, shutdown).await?;
-    Ok(narrator.await??)
-}
-
-/// Whom the worker works for: what was typed, or the network of a join code, typed or kept from before.
-fn network_of(config: &config::Worker) -> Result<WorkerConfig, AnyError> {
-    let config::Worker { gateways, operators, join, state, memory_bytes, .. } = config;
-    if join.is_none() && !gateways.is_empty() {
-        let typed = WorkerConfig::new(gateways.clone(), operators.clone(), state.clone(), 0);
-        return Ok(WorkerConfig { budget: (*memory_bytes).into(), ..typed });
-    }
-    let now_unix_s = SystemClock::default().unix_ms() / 1000;
-    let Some(invite) = network::join(state, join.as_deref(), operators, now_unix_s)? else {
-        let why = "the code that `kvasir hub invite` prints; or --gateway and --operator";
-        return Err(ConfigError::Missing { role: "worker", flag: "--join", why }.into());
-    };
-    let invited = WorkerConfig::invited(invite, state.clone(), *memory_bytes);
-    Ok(if gateways.is_empty() { invited } else { WorkerConfig { gateways: gateways.clone(), ..invited } })
-}
-
-/// Prints each change of what the worker is doing.
-async fn narrate(mut status: watch::Receiver<WorkerStatus>) -> std::io::Result<()> {
-    let mut last = String::new();
-    loop {
-        let line = {
-            let status = status.borrow_and_update();
-            match &status.phase {
-                Phase::Starting => "starting".to_owned(),
-                Phase::Connecting { gateway } => format!("connecting to {gateway}"),
-                Phase::Offered => "connected, waiting for a slice".to_owned(),
-                // In steps of a tenth: a line for every expert would be hundreds.
-                Phase::Fetching { done, total } => {
-                    format!("fetching experts, {} % of {total} bytes", done * 10 / total.max(&1) * 10)
-                }
-                Phase::Serving => format!("serving {}", status.slice),
-                Phase::Recovering { reason } => format!("not computing: {reason}; looking for it"),
-                Phase::Waiting { reason, retry_ms } => format!("not connected: {reason}; next try in {retry_ms} ms"),
-                Phase::Stopped => "stopped".to_owned(),
-            }
-        };
-        if line != last {
-            say(&line)?;
-            last = line;
-        }
-        if status.changed().await.is_err() {
-            return Ok(());
-        }
-    }
 }

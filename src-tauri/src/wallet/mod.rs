@@ -29,6 +29,7 @@ pub use file::FileKeyStore;
 pub use keyring::OsKeyStore;
 pub use phrase::{PHRASE_WORDS, Phrase, PhraseError};
 pub use private::PrivateFileError;
+pub(crate) use private::{make_private_dir, unfinished_in};
 pub use sealed::{PASSWORD_CHARS_MIN, PasswordKeyStore};
 
 /// Name of the file of a state directory that remembers which wallet belongs there.

@@ -8,6 +8,8 @@ use zeroize::Zeroizing;
 
 use crate::types::{Hex, PublicKey};
 
+/// Beginning of the names of files that are not whole yet.
+const UNFINISHED: &str = ".new-";
 /// Largest owner-only file: a key, sealed or not, or an address with a line end, and nothing else.
 const FILE_BYTES_MAX: u64 = 256;
 
@@ -145,15 +147,24 @@ fn beside(
     put: impl FnOnce(&Path) -> Result<(), PrivateFileError>,
 ) -> Result<(), PrivateFileError> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    make_private_dir(dir)?;
+    make_private_dir(dir).map_err(io_error(dir))?;
     let mut random = [0u8; 8];
     getrandom::fill(&mut random).map_err(|e| io_error(path)(io::Error::other(e.to_string())))?;
-    let temporary = dir.join(format!(".new-{}", Hex(random)));
+    let temporary = dir.join(format!("{UNFINISHED}{}", Hex(random)));
     let written = write_synced(&temporary, content).and_then(|()| put(&temporary));
     // The content is under its name by now, or was refused.
     let _ = fs::remove_file(&temporary);
     written?;
     sync_dir(dir)
+}
+
+/// Files in `dir` that a crash left unfinished: copies of keys, perhaps.
+pub(crate) fn unfinished_in(dir: &Path) -> Vec<PathBuf> {
+    let is_unfinished = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(UNFINISHED));
+        name.is_some_and(|random| random.parse::<Hex<8>>().is_ok())
+    };
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_unfinished).collect()
 }
 
 /// Removes a file, if there is one.
@@ -173,12 +184,13 @@ fn write_synced(path: &Path, content: &[u8]) -> Result<(), PrivateFileError> {
     file.write_all(content).and_then(|()| file.sync_all()).map_err(io_error(path))
 }
 
-fn make_private_dir(dir: &Path) -> Result<(), PrivateFileError> {
+/// Makes a directory, and those above it, that only its owner may look into.
+pub(crate) fn make_private_dir(dir: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(dir).map_err(io_error(dir))
+    builder.create(dir)
 }
 
 /// Makes the new name itself survive a power cut.

@@ -3,6 +3,7 @@
 //! **Promise:** lost hardware is looked for until it comes back or the worker stops; nothing else takes its place in
 //! silence.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +32,8 @@ const PAUSE_RESIGNED: Duration = Duration::from_secs(30);
 /// See the module.
 pub(super) struct Equipment {
     pub kernel: Arc<dyn ExpertCompute>,
-    pub assignments_per_s: f64,
+    /// Measured once it is there.
+    assignments_per_s: Option<f64>,
 }
 
 /// Whether an error says that the hardware, and with it everything placed there, is gone. An expert that is elsewhere
@@ -41,21 +43,16 @@ pub(super) fn is_gone(error: &KernelError) -> bool {
 }
 
 impl Equipment {
-    /// Starts to use `hardware`; experts that were placed elsewhere are let go.
-    pub async fn new(worker: &Worker, hardware: Hardware) -> Self {
+    /// Is going to use `hardware`; experts that were placed elsewhere are let go.
+    pub fn new(worker: &Worker, hardware: Hardware) -> Self {
         worker.library.clear();
         worker.status.device(hardware.to_string());
-        let kernel = hardware.kernel;
-        let given_back = Arc::clone(&kernel);
-        // What was given back is opened anew; where it is not there, that shows next.
-        if let Ok(Err(error)) = spawn_blocking(move || given_back.recover(Duration::ZERO)).await {
-            warn!(%error, "measured without hardware");
-        }
-        let assignments_per_s = match worker.config.assignments_per_s {
-            Some(pace) => pace,
-            None => pace::measure(Arc::clone(&kernel)).await,
-        };
-        Self { kernel, assignments_per_s }
+        Self { kernel: hardware.kernel, assignments_per_s: worker.config.assignments_per_s }
+    }
+
+    /// Assignments per second; 0 before it was there.
+    pub fn assignments_per_s(&self) -> f64 {
+        self.assignments_per_s.unwrap_or(0.0)
     }
 
     /// Whether it is made of `hardware`.
@@ -75,8 +72,23 @@ impl Equipment {
         }
     }
 
-    /// Waits until the hardware is there; `false` when the worker is told to stop first.
-    pub async fn is_there(&self, worker: &Worker, shutdown: &Shutdown) -> bool {
+    /// Waits until the hardware is there, and measures it if nobody has; `false` when the worker is told to stop first.
+    /// What was given back is opened anew.
+    pub async fn is_there(&mut self, worker: &Worker, shutdown: &Shutdown) -> bool {
+        let there = async {
+            self.found(worker).await;
+            if self.assignments_per_s.is_none() {
+                self.assignments_per_s = Some(pace::measure(Arc::clone(&self.kernel)).await);
+            }
+        };
+        // A driver may take seconds for one look; whoever stops does not wait for it.
+        tokio::select! {
+            () = there => true,
+            () = shutdown.wait() => false,
+        }
+    }
+
+    async fn found(&self, worker: &Worker) {
         let (start, mut missed, mut pause) = (Instant::now(), false, PAUSE_FIRST);
         loop {
             let kernel = Arc::clone(&self.kernel);
@@ -93,15 +105,20 @@ impl Equipment {
                 pause = PAUSE_RESIGNED;
             }
             worker.status.phase(Phase::Recovering { reason });
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = shutdown.wait() => return false,
-            }
+            sleep(pause).await;
             pause = (2 * pause).min(PAUSE_MAX);
         }
         if missed {
             info!(device = self.kernel.device(), "the hardware is back");
         }
-        true
+    }
+
+    /// Lets go of experts for which the room becomes too small while no session does so.
+    pub async fn keep_within_budget(&self, worker: &Worker) -> Infallible {
+        let mut budget = worker.config.budget.clone();
+        loop {
+            budget.changed().await;
+            worker.library.keep_within(self.room(worker).await);
+        }
     }
 }

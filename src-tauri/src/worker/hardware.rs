@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
 use crate::kernel::ExpertCompute;
 
@@ -21,6 +22,12 @@ impl Hardware {
     #[must_use]
     pub fn fixed(self) -> watch::Receiver<Self> {
         watch::channel(self).1
+    }
+
+    /// Gives it back, memory included; whoever uses it next opens it anew.
+    pub async fn give_back(self) {
+        // A driver that panics has given back what it had.
+        let _ = spawn_blocking(move || self.kernel.release()).await;
     }
 }
 

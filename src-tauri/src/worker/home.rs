@@ -1,6 +1,6 @@
 //! A worker's directory: the id of this installation and the receipts of its sessions.
 //!
-//! **Promise:** a file is replaced whole or not at all, so a crash leaves the old one.
+//! **Promises:** a file is replaced whole or not at all, so a crash leaves the old one; nobody else reads what is here.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::receipts::{self, OnDisk};
 use crate::types::{Hex, WorkerId};
+use crate::wallet::make_private_dir;
 
 const ID_FILE: &str = "worker_id";
 const RECEIPTS_DIR: &str = "receipts";
@@ -73,7 +74,7 @@ pub struct Occupied {
 pub fn occupy(state_dir: &Path) -> Result<Occupied, HomeError> {
     let path = state_dir.join(LOCK_FILE);
     let io = |source| HomeError::Io { path: path.clone(), source };
-    fs::create_dir_all(state_dir).map_err(io)?;
+    make_private_dir(state_dir).map_err(io)?;
     let file = fs::File::options().write(true).create(true).truncate(false).open(&path).map_err(io)?;
     match file.try_lock() {
         Ok(()) => Ok(Occupied { _file: file }),
@@ -104,10 +105,14 @@ pub fn kept_receipts(state_dir: &Path) -> io::Result<(Vec<OnDisk>, Vec<PathBuf>)
     if dir.exists() { receipts::kept(&dir) } else { Ok(Default::default()) }
 }
 
-/// Writes a file beside its old version, syncs it, and puts it in place.
+/// Writes an owner-only file beside its old version, syncs it, and puts it in place.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
-    let mut file = fs::File::create(&fresh)?;
+    let mut options = fs::File::options();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&fresh)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&fresh, path)
@@ -125,6 +130,18 @@ mod tests {
         assert!(matches!(&second, HomeError::InUse { .. }) && second.to_string().contains("--state"), "{second}");
         drop(first);
         drop(occupy(dir.path()).unwrap());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn nobody_else_looks_into_a_directory_that_is_made_here() {
+        use std::os::unix::fs::PermissionsExt;
+        let above = tempfile::tempdir().unwrap();
+        let dir = above.path().join("state/worker");
+        let _alone = occupy(&dir).unwrap();
+        replace(&dir.join("network"), b"kvasir://join#").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&dir), mode(&dir.join("network"))), (0o700, 0o600));
     }
 
     #[test]

@@ -47,10 +47,7 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
         let chosen = hardware.borrow_and_update().clone();
         let in_use = match equipment.take() {
             Some(in_use) if in_use.is_made_of(&chosen) => in_use,
-            _ => tokio::select! {
-                in_use = Equipment::new(worker, chosen) => in_use,
-                () = shutdown.wait() => return,
-            },
+            _ => Equipment::new(worker, chosen),
         };
         let in_use = equipment.insert(in_use);
         if !in_use.is_there(worker, shutdown).await {
@@ -61,8 +58,14 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
         worker.status.phase(Phase::Connecting { gateway: url.clone() });
         // Only a session counts: dialling can take long and lead nowhere.
         let mut lived = None;
+        let joining = async {
+            tokio::select! {
+                joined = join::join(worker, url) => joined,
+                never = in_use.keep_within_budget(worker) => match never {},
+            }
+        };
         let ended = tokio::select! {
-            joined = join::join(worker, url) => match joined {
+            joined = joining => match joined {
                 Ok(joined) => {
                     worker.status.update_required(false);
                     worker.status.joined(&joined.trip, joined.round_trip);
@@ -140,6 +143,7 @@ pub(super) async fn keep(worker: &Worker, mut hardware: watch::Receiver<Hardware
                 backoff.reset();
                 health.forget();
             }
+            never = in_use.keep_within_budget(worker) => match never {},
             () = shutdown.wait() => return,
         }
     }

@@ -193,7 +193,8 @@ impl Session<'_> {
         let offer = Offer {
             device: self.equipment.kernel.device(),
             memory_bytes: self.room.now,
-            assignments_per_s: self.equipment.assignments_per_s * f64::from(self.worker.config.duty.percent()) / 100.0,
+            assignments_per_s: self.equipment.assignments_per_s() * f64::from(self.worker.config.duty.percent())
+                / 100.0,
             wants: Vec::new(),
         };
         Ok(self.link.send(&offer.frame()?).await?)

@@ -182,10 +182,29 @@ impl Library {
         self.shelf().experts.retain(|id, _| slice.contains(*id));
     }
 
+    /// Drops experts until those that stay take no more than `room` bytes, the last ones first.
+    pub fn keep_within(&self, room: u64) {
+        let mut shelf = self.shelf();
+        let Some(manifest) = shelf.manifest.clone() else { return };
+        let stays = within(shelf.experts.keys().copied().collect(), &manifest, room);
+        shelf.experts.retain(|id, _| stays.contains(*id));
+    }
+
     /// Drops every expert: where they were placed is gone.
     pub fn clear(&self) {
         self.shelf().experts.clear();
     }
+}
+
+/// The first experts of `ids` that fit into `room` bytes: the last ones came last, and the memory of those who came
+/// together is free when all of them are gone.
+pub(super) fn within(ids: BTreeSet<ExpertId>, manifest: &Manifest, mut room: u64) -> Slice {
+    let fits = |id: &ExpertId| {
+        let left = expert_bytes(manifest, id.layer).and_then(|bytes| room.checked_sub(bytes));
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    ids.into_iter().take_while(fits).collect()
 }
 
 #[cfg(test)]
@@ -227,6 +246,27 @@ mod tests {
         holdings.take_over(held(2, 4));
         assert_eq!(known(&holdings), [1, 2]);
         assert!(holdings.of_lease(2).is_some() && holdings.of_lease(1).is_none());
+    }
+
+    #[test]
+    fn a_shelf_that_becomes_too_large_keeps_the_first_that_fit() {
+        let model = crate::model::embedded().unwrap();
+        let library = Library::new(&Source::Fetch, None);
+        let manifest = Arc::new(Manifest::of(&model).unwrap());
+        let bytes = expert_bytes(&manifest, 0).unwrap();
+        library.keep_within(0);
+        library.set_manifest(manifest);
+        let layer = model.weights.moe_layers().next().unwrap();
+        for (expert, weights) in (0..5).zip(&layer.experts) {
+            library.put(ExpertId { layer: 0, expert }, Arc::new(Expert::new(weights).unwrap()));
+        }
+        library.keep_within(5 * bytes);
+        assert_eq!(library.bytes(), 5 * bytes);
+        library.keep_within(3 * bytes - 1);
+        let left: Vec<u16> = library.ids().iter().map(|id| id.expert).collect();
+        assert_eq!(left, [0, 1]);
+        library.keep_within(0);
+        assert_eq!(library.bytes(), 0);
     }
 
     #[test]

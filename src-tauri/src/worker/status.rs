@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::courtesy::Hold;
 use crate::net::dial::{Leg, Trip};
 
 /// What the worker is doing.
@@ -41,6 +42,11 @@ pub enum Phase {
         reason: String,
         /// Until the next attempt.
         retry_ms: u64,
+    },
+    /// Its machine's owner comes first.
+    StandingBy {
+        /// What for.
+        hold: Hold,
     },
     /// Told to stop.
     Stopped,

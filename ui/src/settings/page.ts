@@ -100,7 +100,6 @@ export function settingsPage(): Part {
     root,
     update(view) {
       follow(view.engine.settings);
-      form.pause_for_fullscreen.root.hidden = !view.sees_fullscreen;
       unseen.hidden = view.sees_fullscreen;
       login.root.hidden = view.starts_at_login === null;
       login.fill(view.starts_at_login === true);

@@ -7,8 +7,10 @@
 
 use std::time::Instant;
 
-/// Laps of one number of lanes before another is tried; doubled by every trial that brings nothing.
+/// Laps of one number of lanes before another is tried; at least doubled by every trial that brings nothing.
 const PATIENCE: u32 = 3;
+/// What a trial that brought nothing may cost, as a share of the laps until the next: a dear one is repeated late.
+const REGRET: f64 = 0.01;
 /// Most of that.
 const PATIENCE_MAX: u32 = 256;
 /// Laps of a trial that are compared; the first one after a change belongs to both numbers and is not.
@@ -131,7 +133,8 @@ impl Laps {
             if !(std::mem::take(&mut self.halves) && before > 2) {
                 self.goes_down = !self.goes_down;
             }
-            self.patience = (2 * self.patience).min(PATIENCE_MAX);
+            let lost_laps = f64::from(self.whole + 1) * (self.mean_s / before_s - 1.0);
+            self.patience = (2 * self.patience).max((lost_laps / REGRET) as u32).min(PATIENCE_MAX);
             self.restart();
             return before.min(most);
         }

@@ -25,10 +25,10 @@ pub struct Facts {
     pub fullscreen: Option<bool>,
 }
 
+#[cfg(test)]
 impl Facts {
     /// A machine that says nothing but the time.
-    #[must_use]
-    pub fn silent(now: ZonedDateTime) -> Self {
+    fn silent(now: ZonedDateTime) -> Self {
         Self { now, on_battery: None, metered: None, idle: None, programs: Vec::new(), fullscreen: None }
     }
 }

@@ -1,7 +1,7 @@
-//! Reads what the machine is doing, from the kernel's files and, where there is one, the system's bus.
+//! Reads what the machine is doing, from the kernel's files and, where there are some, a desktop's services.
 //!
-//! Linux tells through `/sys` and `/proc`, a desktop through logind and NetworkManager and its X server. Elsewhere, and where nobody
-//! answers, a fact stays unknown.
+//! Linux tells through `/sys` and `/proc`, a desktop through logind, NetworkManager and its display. Elsewhere, and
+//! where nobody answers, a fact stays unknown.
 
 use std::fs;
 use std::io::Read;
@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use jiff::ZonedDateTime;
 
-use super::{Facts, Rules, screen};
+#[cfg(all(target_os = "linux", feature = "desktop"))]
+use super::display;
+use super::{Facts, Rules};
 use crate::clock::Clock;
 
 /// Longest file that is read for a fact.
@@ -24,35 +26,72 @@ pub struct Sources {
     pub sys: PathBuf,
     /// The kernel's files on programs: `/proc`.
     pub proc: PathBuf,
-    /// Whether the system's bus and the screen are asked.
-    pub bus: bool,
+    /// Whether the system's bus and the display are asked.
+    pub services: bool,
+}
+
+/// What the kernel's files say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Files {
+    on_battery: Option<bool>,
+    programs: Vec<String>,
+}
+
+/// What services say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    metered: Option<bool>,
+    idle: Option<bool>,
+    fullscreen: Option<bool>,
 }
 
 impl Default for Sources {
     /// This machine's.
     fn default() -> Self {
-        Self { sys: PathBuf::from("/sys"), proc: PathBuf::from("/proc"), bus: true }
+        Self { sys: PathBuf::from("/sys"), proc: PathBuf::from("/proc"), services: true }
     }
 }
 
 impl Sources {
-    /// What `rules` ask about; what no rule minds is not read. Blocks.
-    #[must_use]
-    pub fn look(&self, rules: &Rules, clock: &dyn Clock) -> Facts {
-        let mut facts = Facts::silent(local_time(clock));
-        if !rules.on_battery {
-            facts.on_battery = on_battery(&self.sys);
+    /// What the files say that `rules` mind; nothing else is read. Blocks.
+    pub(super) fn look(&self, rules: &Rules) -> Files {
+        Files {
+            on_battery: if rules.on_battery { None } else { on_battery(&self.sys) },
+            programs: if rules.pause_for_apps.is_empty() { Vec::new() } else { programs(&self.proc) },
         }
-        if !rules.pause_for_apps.is_empty() {
-            facts.programs = programs(&self.proc);
-        }
-        if self.bus {
-            facts.metered = if rules.on_metered { None } else { bus::metered() };
-            facts.idle = if rules.only_when_idle { bus::idle() } else { None };
-            facts.fullscreen = if rules.pause_for_fullscreen { screen::fullscreen() } else { None };
-        }
-        facts
     }
+
+    /// What the services say that `rules` mind; nobody else is asked. Blocks, and may hang.
+    pub(super) fn ask(&self, rules: &Rules) -> Told {
+        let asks = |minds: bool, answer: fn() -> Option<bool>| if self.services && minds { answer() } else { None };
+        Told {
+            metered: asks(!rules.on_metered, bus::metered),
+            idle: asks(rules.only_when_idle, bus::idle),
+            fullscreen: asks(rules.pause_for_fullscreen, display::fullscreen),
+        }
+    }
+}
+
+impl Facts {
+    /// What the machine does now, as far as `rules` mind. Blocks, and may hang.
+    #[must_use]
+    pub fn now(sources: &Sources, rules: &Rules, clock: &dyn Clock) -> Self {
+        Self::of(clock, sources.look(rules), sources.ask(rules))
+    }
+
+    /// Puts together what was learnt.
+    pub(super) fn of(clock: &dyn Clock, files: Files, told: Told) -> Self {
+        let Files { on_battery, programs } = files;
+        let Told { metered, idle, fullscreen } = told;
+        Self { now: local_time(clock), on_battery, metered, idle, programs, fullscreen }
+    }
+}
+
+/// Whether every program that fills the screen can be seen: on Wayland only those of X11 can, elsewhere none.
+#[must_use]
+pub fn sees_fullscreen() -> bool {
+    let has = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    cfg!(all(target_os = "linux", feature = "desktop")) && has("DISPLAY") && !has("WAYLAND_DISPLAY")
 }
 
 fn local_time(clock: &dyn Clock) -> ZonedDateTime {
@@ -63,9 +102,10 @@ fn local_time(clock: &dyn Clock) -> ZonedDateTime {
 
 /// A small file's text.
 fn text(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    fs::File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
-    Some(text.trim().to_owned())
+    let mut bytes = Vec::new();
+    fs::File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    // A long line may be cut within a letter, and names need not be text at all.
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
 /// Whether a battery of the machine itself empties and nothing feeds it.
@@ -180,6 +220,15 @@ mod bus {
     }
 }
 
+#[cfg(not(all(target_os = "linux", feature = "desktop")))]
+mod display {
+    //! Nobody to ask.
+
+    pub fn fullscreen() -> Option<bool> {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,10 +279,11 @@ mod tests {
                 ("13/cmdline", "C:\\Games\\Game.exe\0"),
                 ("14/comm", "kworker\n"),
                 ("14/cmdline", ""),
+                ("15/cmdline", &format!("/opt/long-line\0{}", "\u{e9}".repeat(FILE_BYTES_MAX as usize))),
                 ("self/comm", "not-a-number\n"),
             ],
         );
-        let expected = ["Game.exe", "a-name-cut-at-f", "a-name-cut-at-fifteen", "kworker", "wine64"];
+        let expected = ["Game.exe", "a-name-cut-at-f", "a-name-cut-at-fifteen", "kworker", "long-line", "wine64"];
         assert_eq!(programs(proc.path()), expected);
     }
 
@@ -241,10 +291,11 @@ mod tests {
     fn this_machine_is_looked_at_without_harm_and_only_for_what_a_rule_minds() {
         let clock = SystemClock::default();
         let mut rules = Rules { on_battery: true, on_metered: true, ..Rules::default() };
-        let facts = Sources::default().look(&rules, &clock);
+        let look = |rules: &Rules| Facts::now(&Sources::default(), rules, &clock);
+        let facts = look(&rules);
         assert_eq!((facts.on_battery, facts.metered, facts.idle, facts.programs.len()), (None, None, None, 0));
         rules.pause_for_apps = vec!["x".into()];
-        let facts = Sources::default().look(&rules, &clock);
+        let facts = look(&rules);
         assert!(!cfg!(target_os = "linux") || !facts.programs.is_empty());
         assert!((facts.now.timestamp().as_millisecond() - clock.unix_ms() as i64).abs() < 60_000);
     }

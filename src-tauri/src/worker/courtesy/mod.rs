@@ -5,71 +5,21 @@
 //! and what cannot be read holds nothing back.
 
 mod decide;
+#[cfg(all(target_os = "linux", feature = "desktop"))]
+mod display;
 mod duty;
 mod facts;
-pub mod screen;
 mod watch;
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
 
+use serde::Serialize;
+
+pub use crate::types::{Hours, Rules};
 pub use decide::{FULLSCREEN, Facts, decide};
 pub use duty::Duty;
-pub use facts::Sources;
+pub use facts::{Sources, sees_fullscreen};
 pub use watch::{LOOK_EVERY, watch};
-
-/// Some hours of some days of the week, by the machine's local time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(ts_rs::TS))]
-#[serde(deny_unknown_fields)]
-pub struct Hours {
-    /// Days on which they begin: Monday is 1, Tuesday 2, Wednesday 4, …, Sunday 64.
-    pub days: u8,
-    /// First minute of the day, 0–1439.
-    pub from_min: u16,
-    /// The minute after the last, 0–1440; not after `from_min` means that they end on the next day.
-    pub to_min: u16,
-}
-
-impl Hours {
-    /// Whether there are such days and minutes.
-    #[must_use]
-    pub fn is_sound(&self) -> bool {
-        self.days < 128 && self.from_min < 24 * 60 && self.to_min <= 24 * 60
-    }
-}
-
-/// What the owner of a machine wishes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// Part of the time that may be computed, 0–100.
-    pub duty_percent: u8,
-    /// Hours in which work is welcome; none = always.
-    pub schedule: Vec<Hours>,
-    /// Whether to work on battery.
-    pub on_battery: bool,
-    /// Whether to work on a metered connection.
-    pub on_metered: bool,
-    /// Whether to work only while nobody is at the machine.
-    pub only_when_idle: bool,
-    /// Programs that want the machine for themselves, by name.
-    pub pause_for_apps: Vec<String>,
-    /// Whether a program that fills the screen is one of them.
-    pub pause_for_fullscreen: bool,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self {
-            duty_percent: 100,
-            schedule: Vec::new(),
-            on_battery: false,
-            on_metered: false,
-            only_when_idle: false,
-            pause_for_apps: Vec::new(),
-            pause_for_fullscreen: false,
-        }
-    }
-}
 
 /// Why a worker stands by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -90,8 +40,37 @@ pub enum Reason {
     Duty,
 }
 
+/// What a look at the machine came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Welcome {
+    /// Nobody has looked yet: nothing begins before.
+    #[default]
+    Unknown,
+    /// Work is welcome.
+    Yes,
+    /// Something holds it back.
+    No(Hold),
+}
+
+impl Welcome {
+    /// What holds work back, if something is known to.
+    #[must_use]
+    pub fn hold(&self) -> Option<&Hold> {
+        match self {
+            Self::No(hold) => Some(hold),
+            Self::Unknown | Self::Yes => None,
+        }
+    }
+}
+
+impl From<Option<Hold>> for Welcome {
+    fn from(hold: Option<Hold>) -> Self {
+        hold.map_or(Self::Yes, Self::No)
+    }
+}
+
 /// What holds work back.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Hold {
     /// Why.
     pub reason: Reason,
@@ -99,4 +78,18 @@ pub struct Hold {
     pub detail: String,
     /// When it ends, where that is known, in seconds since 1970.
     pub until_unix_s: Option<u64>,
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason {
+            Reason::Schedule => f.write_str("outside the hours of its schedule"),
+            Reason::Battery => f.write_str("the machine runs on its battery"),
+            Reason::Metered => f.write_str("the connection is metered"),
+            Reason::ExclusiveApp if self.detail == FULLSCREEN => f.write_str("a program fills the screen"),
+            Reason::ExclusiveApp => write!(f, "{} runs", self.detail),
+            Reason::UserActive => f.write_str("somebody is at the machine"),
+            Reason::Duty => f.write_str("its duty cycle is 0 %"),
+        }
+    }
 }

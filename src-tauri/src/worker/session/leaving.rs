@@ -11,12 +11,12 @@ use tracing::{debug, info};
 
 use super::{Next, Session, receive};
 use crate::shutdown::Shutdown;
-use crate::types::ExpertId;
+use crate::wire::Kind;
 use crate::wire::control::{Control, Release};
-use crate::wire::{Kind, Slice};
 use crate::worker::Timers;
 use crate::worker::ended::{Ended, SessionError};
-use crate::worker::fetch::{QUIET_LOOK, Room, expert_bytes};
+use crate::worker::fetch::{QUIET_LOOK, Room};
+use crate::worker::slices::within;
 
 /// How long experts that have no room stay for those who asked before they heard.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
@@ -69,14 +69,7 @@ impl Session<'_> {
     async fn give_back(&mut self) -> Result<Next, SessionError> {
         let library = &self.worker.library;
         let (Some(held), Some(manifest)) = (self.holdings.newest(), library.manifest()) else { return Ok(Next::Go) };
-        let mut room = self.room.now;
-        // The last ones came last, and the memory of those who came together is free when all of them are gone.
-        let fits = |id: &ExpertId| {
-            let left = expert_bytes(&manifest, id.layer).and_then(|bytes| room.checked_sub(bytes));
-            room = left.unwrap_or(0);
-            left.is_some()
-        };
-        let stays: Slice = held.slice.iter().take_while(fits).collect();
+        let stays = within(held.slice.iter().collect(), &manifest, self.room.now);
         let leaving = held.slice.without(&stays);
         if leaving.is_empty() {
             return Ok(Next::Go);
