@@ -85,9 +85,9 @@ pub(super) fn plugin() -> tauri::plugin::TauriPlugin<Wry, tauri_plugin_updater::
 
 /// Looks again and again, in a build that does.
 pub(super) fn start(app: &AppHandle, shell: &Shell, connector: Result<Connector, TlsError>) {
-    let Some(settings) = app.config().plugins.0.get(SETTINGS) else { return };
     // The version that was kept for its owner is this one by now, or will be fetched again.
     let _ = std::fs::remove_dir_all(shell.state_dir.join(KEPT));
+    let Some(settings) = app.config().plugins.0.get(SETTINGS) else { return };
     let connector = match connector {
         Ok(connector) => Arc::new(connector),
         Err(error) => return tracing::error!(%error, "no releases are looked for"),
