@@ -1,14 +1,18 @@
-//! What a contributor does with what was earned, and with what lies on the disk.
+//! What a contributor does with what was earned, what outlives a restart, and how everything is taken away again.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, client, fleet};
+use crate::fleet::{Fleet, behind_gateway, client, inner};
 use crate::page::Page;
+use crate::screen::Fullscreen;
 use crate::session::Session;
-use crate::stories::{generate, statement};
+use crate::stories::{generate, keyring_entry, statement};
 use crate::{join_code, until};
+
+/// What no report may say.
+const SECRET: &str = "open-sesame-open";
 
 /// One document of the gateway.
 async fn gateway(fleet: &Fleet, dir: &Path, path: &str) -> Value {
@@ -109,9 +113,12 @@ async fn report(page: &Page, session: &Session) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the stage that tests/desktop/run sets"]
-async fn what_was_earned_is_claimed_and_listed_and_slices_are_deleted_when_asked() {
+async fn what_was_earned_is_claimed_wishes_outlive_restarts_and_everything_can_be_taken_away() {
     let dir = tempfile::tempdir().unwrap();
-    let fleet = fleet(dir.path());
+    let servers = inner(dir.path(), "", &[]);
+    // What was credited can be claimed at once.
+    let operator = servers.operator.clone();
+    let fleet = behind_gateway(dir.path(), servers, &["--operator", &operator, "--claim-after", "1s"]);
     let code = join_code(dir.path(), &fleet);
     let mut session = Session::usual().await;
 
@@ -125,6 +132,74 @@ async fn what_was_earned_is_claimed_and_listed_and_slices_are_deleted_when_asked
         assert!(!well.contains(private), "{private} in {well}");
     }
     delete_slices(&page, &session).await;
+    page.go("home").await;
+    page.click("contribute").await;
+    page.until_data("slice", "kind", "held").await;
+    page.click("pause-until-resumed").await;
+    page.until_state("paused").await;
+    // Settings of every kind, among them another language.
+    page.go("settings").await;
+    page.choose("disk-cap", "7.5").await;
+    page.choose("gateways", "wss://gateway.example").await;
+    page.click("notifications").await;
+    page.choose("language", "es").await;
+    page.click("save").await;
+    page.until_text("to-settings", |text| text == "Ajustes").await;
     page.press("quit").await;
     assert_eq!(session.end().await, 0);
+
+    // What was wished is wished still; the way out is another one now, with a password in it.
+    let proxy = format!("http://ann:{SECRET}@127.0.0.1:9");
+    let page = Page::open(&mut session, &["--proxy", &proxy]).await;
+    page.until_text("why", |text| text.contains("en pausa hasta que la reanudes")).await;
+    page.until_state("paused").await;
+    page.go("settings").await;
+    assert_eq!(page.field("disk-cap").await.as_deref(), Some("7.5"));
+    assert_eq!(page.field("gateways").await.as_deref(), Some("wss://gateway.example"));
+    assert_eq!(page.field("language").await.as_deref(), Some("es"));
+    assert!(!page.is_on("notifications").await);
+    let ill = report(&page, &session).await;
+    assert!(ill.contains("Proxy") && ill.contains("gateway.example"), "the chosen gateway is looked at: {ill}");
+    assert!(!ill.contains(SECRET), "{ill}");
+
+    // Work makes way for what fills the screen, and an hour's pause outlives a restart too.
+    page.go("settings").await;
+    page.choose("language", "en").await;
+    page.click("pause-for-fullscreen").await;
+    page.click("save").await;
+    page.until_text("to-settings", |text| text == "Settings").await;
+    page.go("home").await;
+    page.click("contribute").await;
+    page.until_state("offline").await;
+    let film = Fullscreen::open();
+    page.until_text("why", |text| text == "Not earning: a program fills the screen.").await;
+    assert!(film.is_there());
+    drop(film);
+    page.until_state("offline").await;
+    page.click("pause-hour").await;
+    page.until_state("paused").await;
+    page.go("settings").await;
+    page.click("start-at-login").await;
+    page.press("quit").await;
+    assert_eq!(session.end().await, 0);
+
+    let page = Page::open(&mut session, &[]).await;
+    page.until_text("why", |text| text.starts_with("Not earning: paused until ")).await;
+    remove_everything(&page, &session, &wallet).await;
+}
+
+/// Nothing but an empty lock is left, and whoever has no backup was warned.
+async fn remove_everything(page: &Page, session: &Session, wallet: &str) {
+    let autostart = session.home.path().join("config/autostart/net.kvasir.app.desktop");
+    assert!(autostart.exists() && keyring_entry(session, wallet).len() == 32);
+    page.go("settings").await;
+    page.click("remove-ask").await;
+    page.until_text("remove-warning", |text| text.contains("never verified")).await;
+    page.press("remove-yes").await;
+    assert_eq!(session.end().await, 0, "it ends by itself");
+    assert!(!autostart.exists());
+    assert_eq!(keyring_entry(session, wallet), "", "the key is gone");
+    let left = std::fs::read_dir(session.state()).into_iter().flatten().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left.filter(|name| name != "lock").collect();
+    assert!(left.is_empty(), "{left:?}");
 }

@@ -12,6 +12,7 @@ mod menu;
 mod page;
 #[path = "../support/process.rs"]
 mod process;
+mod screen;
 mod session;
 #[path = "../support/site.rs"]
 mod site;

@@ -81,6 +81,16 @@ impl Page {
         self.ask(id, "disabled").await.as_deref() == Some("false")
     }
 
+    /// What stands in a field.
+    pub async fn field(&self, id: &str) -> Option<String> {
+        self.ask(id, "value").await
+    }
+
+    /// Whether a switch is on.
+    pub async fn is_on(&self, id: &str) -> bool {
+        self.ask(id, "checked").await.as_deref() == Some("true")
+    }
+
     async fn element(&self, id: &str) -> Option<String> {
         let found = self.post("/element", json!({"using": "css selector", "value": format!("[id='{id}']")})).await?;
         found.as_object()?.values().next()?.as_str().map(str::to_owned)

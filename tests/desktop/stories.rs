@@ -97,7 +97,7 @@ async fn first_start_join_contribute_get_paid_pause_quit() {
 }
 
 /// What the Secret Service keeps for a wallet, asked as any other program would.
-fn keyring_entry(session: &Session, wallet: &str) -> String {
+pub fn keyring_entry(session: &Session, wallet: &str) -> String {
     let mut tool = session.command("secret-tool");
     let output = tool.args(["lookup", "service", "net.kvasir.app", "username", wallet]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
