@@ -7,7 +7,7 @@ mod gate;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod hardware;
-mod puppet;
+pub mod puppet;
 mod trust;
 mod worker;
 pub mod world;

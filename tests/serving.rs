@@ -1,6 +1,7 @@
 //! Many generations at once: none of them changes another, none takes what it was not given.
 
 mod drafts;
+mod given_up;
 mod lanes;
 mod process;
 

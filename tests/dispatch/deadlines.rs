@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvasir::dispatch::estimate::{Estimate, Load};
+use kvasir::dispatch::estimate::{Estimate, Load, Queued};
 use kvasir::dispatch::exact::Shape;
 use kvasir::dispatch::{DeadlineRule, Dispatch as _, RemoteConfig};
 
@@ -22,7 +22,11 @@ fn first_estimate() -> Estimate {
 fn load(backbone: &Backbone, rows: usize) -> Load {
     let hyper = &backbone.model.hyper;
     let assignments = rows * hyper.experts_per_token;
-    Load { bytes: Shape { hidden: hyper.hidden_size, exact: true }.bytes(rows, assignments), queued: 0, assignments }
+    Load {
+        bytes: Shape { hidden: hyper.hidden_size, exact: true }.bytes(rows, assignments),
+        queued: Queued::default(),
+        assignments,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

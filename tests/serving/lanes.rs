@@ -19,7 +19,7 @@ pub(super) async fn far(workers: usize) -> (Network, Arc<Backbone>) {
 }
 
 /// The same, half a round trip away.
-async fn far_by(workers: usize, one_way: Duration) -> (Network, Arc<Backbone>) {
+pub(super) async fn far_by(workers: usize, one_way: Duration) -> (Network, Arc<Backbone>) {
     let model = exact_model();
     let options = NetworkOptions {
         model: model.clone(),

@@ -20,7 +20,11 @@ const KILLS: u64 = 10;
 
 /// Asks for a greedy completion: status, `Retry-After` and body.
 async fn ask(client: &reqwest::Client, fleet: &Fleet) -> (u16, Option<String>, Value) {
-    let body = json!({"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0});
+    ask_by(client, fleet, "any").await
+}
+
+async fn ask_by(client: &reqwest::Client, fleet: &Fleet, route: &str) -> (u16, Option<String>, Value) {
+    let body = json!({"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "route": route});
     let sent = client.post(format!("{}/v1/completions", fleet.api)).body(body.to_string()).send().await;
     let answer = sent.expect("an answer");
     let retry = answer.headers().get("retry-after").map(|v| v.to_str().expect("text").to_owned());
@@ -90,6 +94,8 @@ async fn without_local_experts_the_last_workers_death_is_a_503_until_one_is_back
     let client = client(&dir.path().join("kvasir-state/gateway/trial-ca.pem"));
     let gateway = format!("wss://{}", fleet.public);
     let args = worker_args(&fleet, &gateway, "worker");
+    let (status, _, body) = ask_by(&client, &fleet, "local").await;
+    assert_eq!((status, body["error"]["code"].as_str()), (400, Some("route_not_served")), "{body}");
     for _ in 0..2 {
         let (status, retry, body) = ask(&client, &fleet).await;
         assert_eq!((status, body["error"]["code"].as_str()), (503, Some("no_holder")), "{body}");

@@ -9,9 +9,10 @@ use super::rows::Rows;
 use super::sequence::Span;
 use super::shared::SharedBuffers;
 use super::step::{Reach, Share};
+use crate::dispatch::DispatchError;
 use crate::types::GenerationId;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What one step computes in.
 #[derive(Debug, Default)]
@@ -24,6 +25,8 @@ pub(super) struct Buffers {
     pub reach: Vec<Reach>,
     /// Whose each sequence is.
     pub generations: Vec<GenerationId>,
+    /// Why the routed experts of a sequence were not computed, for those that are lost.
+    pub lost: Vec<Option<Arc<DispatchError>>>,
     /// The hidden states.
     pub x: Rows,
     /// What a mixer or the experts read: `x`, normed.
@@ -46,6 +49,8 @@ impl Buffers {
         self.reach.extend(shares.iter().map(|share| share.reach));
         self.generations.clear();
         self.generations.extend(shares.iter().map(|share| share.sequence.generation));
+        self.lost.clear();
+        self.lost.resize(shares.len(), None);
     }
 }
 

@@ -9,8 +9,9 @@ use super::rows::Rows;
 use super::sequence::{LayerState, Span};
 use super::step::{ExpertTimes, ForwardError, Reach, Served, Share};
 use super::{Backbone, Layer, Mixer};
-use crate::dispatch::{DispatchError, MoeStep, Pending, Route, StepSums};
+use crate::dispatch::{DispatchError, MoeStep, Pending, Route, RowSum, StepSums};
 use crate::types::GenerationId;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl Backbone {
@@ -50,18 +51,19 @@ impl Backbone {
 
     /// Hands over the routed experts of the layer that dispatch calls `index`, and computes the shared one.
     pub(super) fn hand_over(&self, layer: &Layer, index: u16, buffers: &mut Buffers) -> Left {
-        let Buffers { x, input, spans, reach, generations, probabilities, shared, .. } = buffers;
+        let Buffers { x, input, spans, reach, generations, lost, probabilities, shared, .. } = buffers;
         x.normed_into(&layer.post_norm, self.hyper().rms_eps, input);
         let routes = layer.router.choose(input, probabilities);
         let per_row = routes.len() / x.len();
-        let begun = self.begin(index, input, x.rms(), routes, Whose { spans, reach, generations });
+        let begun = self.begin(index, input, x.rms(), routes, Whose { spans, reach, generations, lost });
         if let Some(expert) = &layer.shared {
             expert.forward(input, shared);
         }
         Left { begun, per_row, has_shared: layer.shared.is_some(), at: Instant::now() }
     }
 
-    /// `x + experts(norm x)`: waits for the routed experts of what has left. `served` counts for the shares of `buffers`.
+    /// `x + experts(norm x)`: waits for the routed experts of what has left. `served` counts for the shares of `buffers`;
+    /// those whose rows nobody could compute, while others' were, are lost from here on.
     pub(super) async fn come_home(
         &self,
         left: Left,
@@ -69,17 +71,23 @@ impl Backbone {
         times: &mut ExpertTimes,
         served: &mut [Served],
     ) -> Result<(), ForwardError> {
-        let Buffers { x, spans, shared, .. } = buffers;
+        let Buffers { x, spans, shared, lost, .. } = buffers;
         let start = Instant::now();
-        let sums = left.begun.finish().await?;
+        let Home { sums, missing } = left.begun.finish().await?;
         let waited = start.elapsed();
         times.waited += waited;
         times.away += sums.away.min(left.at.elapsed());
         times.here += sums.here.min(waited);
-        for (served, span) in served.iter_mut().zip(spans) {
+        for (served, span) in served.iter_mut().zip(spans.iter()) {
             let remote: u64 = sums.remote[span.first..span.first + span.rows].iter().map(|n| u64::from(*n)).sum();
             served.remote += remote;
             served.local += (span.rows * left.per_row) as u64 - remote;
+        }
+        for (rows, error) in missing {
+            let is_among = |span: &Span| rows.binary_search(&span.first).is_ok();
+            lost.iter_mut().zip(spans.iter()).filter(|(_, span)| is_among(span)).for_each(|(lost, _)| {
+                lost.get_or_insert_with(|| Arc::clone(&error));
+            });
         }
         combine(x, &sums.rows, left.has_shared.then_some(&*shared));
         Ok(())
@@ -91,19 +99,21 @@ impl Backbone {
             Reach::Any | Reach::Trusted => self.dispatch.begin(step),
             Reach::Local => self.dispatch.begin_here(step),
         };
-        let Whose { spans, reach, generations } = whose;
+        let Whose { spans, reach, generations, lost } = whose;
         let rows = input.len();
         let owners = spans.iter().zip(generations);
         let owners: Vec<GenerationId> =
             owners.flat_map(|(span, generation)| std::iter::repeat_n(*generation, span.rows)).collect();
-        if let Some(first) = reach.first().filter(|first| reach.iter().all(|reach| reach == *first)) {
+        let nobody_lost = lost.iter().all(Option::is_none);
+        if let Some(first) = reach.first().filter(|first| nobody_lost && reach.iter().all(|reach| reach == *first)) {
             let (hidden, trusted_only) = (input.values().to_vec(), *first == Reach::Trusted);
             let step = MoeStep { layer, rows, hidden, rms, routes, generations: owners, trusted_only };
             return Begun::Together(ask(*first, step));
         }
         let per_row = routes.len() / rows;
         let parts = [Reach::Any, Reach::Trusted, Reach::Local].into_iter().filter_map(|part| {
-            let of = spans.iter().zip(reach).filter(|(_, reach)| **reach == part);
+            let of =
+                spans.iter().zip(reach.iter().zip(lost)).filter(|(_, (reach, lost))| **reach == part && lost.is_none());
             let which: Vec<usize> = of.flat_map(|(span, _)| span.first..span.first + span.rows).collect();
             if which.is_empty() {
                 return None;
@@ -129,6 +139,7 @@ struct Whose<'a> {
     spans: &'a [Span],
     reach: &'a [Reach],
     generations: &'a [GenerationId],
+    lost: &'a [Option<Arc<DispatchError>>],
 }
 
 /// A layer whose routed experts are on their way, while its shared one is in the buffers.
@@ -144,26 +155,40 @@ pub(super) struct Left {
 enum Begun {
     /// All rows in one.
     Together(Pending),
-    /// Which rows of the step each part holds, and its sums.
+    /// Which rows of the step each part holds, in their order, and its sums.
     Apart { rows: usize, parts: Vec<(Vec<usize>, Pending)> },
 }
 
+/// A layer's sums, in the order of the step's rows.
+struct Home {
+    sums: StepSums,
+    /// Rows, in their order, that add nothing because nobody could compute them, and why.
+    missing: Vec<(Vec<usize>, Arc<DispatchError>)>,
+}
+
 impl Begun {
-    /// The sums in the order of the step's rows.
-    async fn finish(self) -> Result<StepSums, DispatchError> {
+    async fn finish(self) -> Result<Home, DispatchError> {
         let (rows, parts) = match self {
-            Self::Together(pending) => return pending.await,
+            Self::Together(pending) => return Ok(Home { sums: pending.await?, missing: Vec::new() }),
             Self::Apart { rows, parts } => (rows, parts),
         };
-        let mut sums: Vec<_> = std::iter::repeat_with(|| None).take(rows).collect();
+        let mut sums = vec![RowSum::Float(Vec::new()); rows];
         let (mut remote, mut away, mut here) = (vec![0; rows], Duration::ZERO, Duration::ZERO);
+        let (mut missing, count) = (Vec::new(), parts.len());
         for (which, pending) in parts {
-            let part = pending.await?;
+            let part = match pending.await {
+                // Others may be computed by those that these must not be shown to.
+                Err(error @ DispatchError::NoHolder { .. }) if missing.len() + 1 < count => {
+                    missing.push((which, Arc::new(error)));
+                    continue;
+                }
+                part => part?,
+            };
             (away, here) = (away.max(part.away), here + part.here);
             for ((r, sum), served) in which.into_iter().zip(part.rows).zip(part.remote) {
-                (sums[r], remote[r]) = (Some(sum), served);
+                (sums[r], remote[r]) = (sum, served);
             }
         }
-        Ok(StepSums { rows: sums.into_iter().flatten().collect(), remote, away, here })
+        Ok(Home { sums: StepSums { rows: sums, remote, away, here }, missing })
     }
 }

@@ -147,6 +147,12 @@ impl Backbone {
         Sequence::new(self.hyper())
     }
 
+    /// Whether hidden states of a sequence can be kept from leaving this machine.
+    #[must_use]
+    pub fn can_keep(&self, reach: Reach) -> bool {
+        reach != Reach::Local || self.dispatch.computes_here()
+    }
+
     /// The model.
     #[must_use]
     pub fn model(&self) -> &Arc<Model> {

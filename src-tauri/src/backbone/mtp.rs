@@ -141,7 +141,7 @@ impl Backbone {
         }
 
         let mut buffers = self.buffers.lend();
-        let Buffers { tokens, spans, reach, generations, x, input, update, pairs, attention, .. } = &mut *buffers;
+        let Buffers { tokens, spans, reach, generations, lost, x, input, update, pairs, attention, .. } = &mut *buffers;
         tokens.clear();
         spans.clear();
         reach.clear();
@@ -156,6 +156,8 @@ impl Backbone {
         // A draft decides nothing, so nobody is told when a false partial was in it.
         generations.clear();
         generations.resize(shares.len(), GenerationId::default());
+        lost.clear();
+        lost.resize(shares.len(), None);
         pairs.reshape(tokens.len(), 2 * width);
         parallel::rows(4 * pairs.values().len(), pairs.values_mut(), 2 * width, |r, pair| {
             let (embedding, state) = pair.split_at_mut(width);
@@ -172,6 +174,9 @@ impl Backbone {
         shares.iter_mut().for_each(|share| share.state.position += share.next.len());
         let left = self.hand_over(&mtp.layer, self.layers.len() as u16, &mut buffers);
         self.come_home(left, &mut buffers, &mut ExpertTimes::default(), &mut []).await?;
+        if let Some(error) = buffers.lost.iter_mut().find_map(Option::take) {
+            return Err(ForwardError::Lost(error));
+        }
 
         let Buffers { x, input, update, spans, .. } = &mut *buffers;
         x.normed_into(&mtp.final_norm, eps, input);

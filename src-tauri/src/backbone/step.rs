@@ -15,6 +15,7 @@ use crate::dispatch::DispatchError;
 use crate::kernel::float::Dense;
 use crate::kernel::quant::dequantise;
 use crate::model::Matrix;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::yield_now;
 
@@ -70,7 +71,7 @@ pub struct Served {
 }
 
 /// What a step gave.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct StepOutput {
     /// Per share: the rows of logits that it wanted, `[rows, vocab]`.
     pub logits: Vec<Rows>,
@@ -78,6 +79,9 @@ pub struct StepOutput {
     pub served: Vec<Served>,
     /// What its routed experts took.
     pub experts: ExpertTimes,
+    /// Per share: why nobody could compute its routed experts, while those of other shares were; its logits and its state
+    /// mean nothing. Only [`Backbone::step_in_parts`] gives such shares; elsewhere they fail the step.
+    pub lost: Vec<Option<Arc<DispatchError>>>,
 }
 
 /// Where the time of routed experts went, all layers and parts of a step.
@@ -134,6 +138,30 @@ pub enum ForwardError {
     /// The routed experts failed.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
+    /// Those of one sequence did.
+    #[error(transparent)]
+    Lost(Arc<DispatchError>),
+}
+
+impl ForwardError {
+    /// Whether the reason is that nobody may or can compute an expert.
+    #[must_use]
+    pub fn has_no_holder(&self) -> bool {
+        let error = match self {
+            Self::Dispatch(error) => error,
+            Self::Lost(error) => error,
+            _ => return false,
+        };
+        matches!(error, DispatchError::NoHolder { .. })
+    }
+}
+
+/// The output of a step all of whose shares were computed.
+fn whole(output: StepOutput) -> Result<StepOutput, ForwardError> {
+    match output.lost.iter().flatten().next() {
+        Some(error) => Err(ForwardError::Lost(Arc::clone(error))),
+        None => Ok(output),
+    }
 }
 
 /// Logits of normed rows, cut into as many per share as `counts` says.
@@ -161,7 +189,7 @@ impl Backbone {
     /// # Errors
     /// An unknown token, a full context, or routed experts that could not be computed.
     pub async fn step(&self, shares: &mut [Share<'_>]) -> Result<StepOutput, ForwardError> {
-        self.step_in_parts(shares, 1, None).await
+        whole(self.step_in_parts(shares, 1, None).await?)
     }
 
     /// As [`Backbone::step`], and leaves in `hidden` what every row became behind the final norm, in the order of
@@ -174,7 +202,7 @@ impl Backbone {
         shares: &mut [Share<'_>],
         hidden: &mut Rows,
     ) -> Result<StepOutput, ForwardError> {
-        self.step_in_parts(shares, 1, Some(hidden)).await
+        whole(self.step_in_parts(shares, 1, Some(hidden)).await?)
     }
 
     /// As [`Backbone::step`], cut into at most `parts` parts that wait for their routed experts beside each other: for
@@ -203,7 +231,8 @@ impl Backbone {
             tokens.extend_from_slice(share.tokens);
         }
         shares.iter_mut().filter(|share| share.sequence.drafts > 0).for_each(|share| self.accept(share.sequence, 0));
-        let mut output = StepOutput { served: vec![Served::default(); shares.len()], ..StepOutput::default() };
+        let (served, lost) = (vec![Served::default(); shares.len()], vec![None; shares.len()]);
+        let mut output = StepOutput { served, lost, ..StepOutput::default() };
         let mut parts = self.parts(shares, &buffers, parts);
         for layer in 0..self.layers.len() {
             for part in &mut parts {
@@ -256,7 +285,11 @@ impl Backbone {
     async fn finish_layer(&self, part: &mut Part<'_>, output: &mut StepOutput) -> Result<(), ForwardError> {
         let Some(left) = part.left.take() else { return Ok(()) };
         let served = &mut output.served[part.shares.clone()];
-        self.come_home(left, &mut part.buffers, &mut output.experts, served).await
+        self.come_home(left, &mut part.buffers, &mut output.experts, served).await?;
+        for (all, lost) in output.lost[part.shares.clone()].iter_mut().zip(&part.buffers.lost) {
+            *all = all.take().or_else(|| lost.clone());
+        }
+        Ok(())
     }
 
     /// Logits after `tokens`, which follow what `sequence` has seen.

@@ -83,6 +83,9 @@ impl Round {
             let holders_of = |expert| asking.routes.holders_of(ExpertId { layer, expert });
             let candidates = candidates(by_expert.keys().flat_map(|e| holders_of(*e)).copied(), &wanted.tried, asking);
             let shares = choose(&by_expert, shape, &candidates, holders_of, turn);
+            // Whom nobody can stand in for is waited for: giving up would end the step.
+            let patient = DeadlineRule { floor: asking.rule.ceiling, ..*asking.rule };
+            let rule = if asking.must && candidates.len() == 1 { &patient } else { asking.rule };
             let mut is_complete = true;
             for (index, share) in shares {
                 let Candidate { estimate, queued, .. } = candidates[&index];
@@ -92,7 +95,7 @@ impl Round {
                 }
                 let share = Wanted { experts: share.experts, ..wanted.clone() };
                 wanted.experts.retain(|expert| !share.experts.contains(expert));
-                if let Err(refused) = self.send(open, index, share, asking) {
+                if let Err(refused) = self.send(open, index, share, asking, rule) {
                     wanted.experts.extend(refused.experts);
                     wanted.tried.push(asking.routes.holders[index].session.opened.session_id);
                     is_complete = false;
@@ -106,12 +109,19 @@ impl Round {
     }
 
     /// Sends a worker its share, or gives it back when the worker cannot be asked.
-    fn send(&mut self, open: &OpenStep, index: usize, share: Wanted, asking: &Asking<'_>) -> Result<(), Wanted> {
+    fn send(
+        &mut self,
+        open: &OpenStep,
+        index: usize,
+        share: Wanted,
+        asking: &Asking<'_>,
+        rule: &DeadlineRule,
+    ) -> Result<(), Wanted> {
         let (holder, layer) = (&asking.routes.holders[index], open.layer());
         let parts = open.parts_of(&share.rows, |expert| share.experts.contains(&expert));
         let send = |parts| {
             let (id, sender) = ((asking.next_id)(), self.sender.clone());
-            Request::send(id, layer, holder, share.clone(), parts, asking.rule, sender)
+            Request::send(id, layer, holder, share.clone(), parts, rule, sender)
         };
         match requests_of(parts).into_iter().map(send).collect::<Option<Vec<_>>>() {
             Some(sent) => self.requests.extend(sent),

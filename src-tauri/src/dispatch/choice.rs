@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::estimate::{Estimate, Load};
+use super::estimate::{Estimate, Load, Queued};
 use super::exact::Shape;
 
 /// How much sooner a worker must be to join a step that others serve already.
@@ -35,8 +35,8 @@ pub(super) enum Standing {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub estimate: Estimate,
-    /// Assignments that it is busy with.
-    pub queued: usize,
+    /// What it owes.
+    pub queued: Queued,
     pub standing: Standing,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Share {
 
 impl Share {
     /// The load with the experts' rows on top.
-    fn load_with(&self, rows: &[usize], shape: Shape, queued: usize) -> Load {
+    fn load_with(&self, rows: &[usize], shape: Shape, queued: Queued) -> Load {
         let more = rows.iter().filter(|row| !self.rows.contains(row)).count();
         let assignments = self.assignments + rows.len();
         Load { bytes: shape.bytes(self.rows.len() + more, assignments), queued, assignments }
@@ -63,7 +63,7 @@ impl Share {
     }
 
     /// The load of it.
-    pub fn load(&self, shape: Shape, queued: usize) -> Load {
+    pub fn load(&self, shape: Shape, queued: Queued) -> Load {
         self.load_with(&[], shape, queued)
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     fn candidate(round_trip_ms: u64, assignments_per_s: f64) -> Candidate {
         let mut estimate = Estimate::new(Duration::from_millis(round_trip_ms));
         estimate.offered(assignments_per_s);
-        Candidate { estimate, queued: 0, standing: Standing::Busy }
+        Candidate { estimate, queued: Queued::default(), standing: Standing::Busy }
     }
 
     fn all(candidates: &[Candidate]) -> BTreeMap<usize, Candidate> {
@@ -167,7 +167,7 @@ mod tests {
     fn a_large_step_spreads_by_speed() {
         let candidates = all(&[candidate(20, 4e4), candidate(20, 1e4)]);
         let mut slow = candidates.clone();
-        slow.insert(1, Candidate { queued: 100_000, ..candidate(20, 1e4) });
+        slow.insert(1, Candidate { queued: Queued { bytes: 0, assignments: 100_000 }, ..candidate(20, 1e4) });
         let shares = choose(&wanted(512), SHAPE, &candidates, |_| &[0, 1], 1);
         let share = |shares: &BTreeMap<usize, Share>, n: usize| shares.get(&n).map_or(0, |s| s.assignments);
         assert_eq!(share(&shares, 0) + share(&shares, 1), 8 * 512);

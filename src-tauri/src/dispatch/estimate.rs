@@ -1,7 +1,7 @@
 //! How long a worker's answer takes, learnt from its answers, and how long it may take at most.
 //!
 //! A deadline is three times the predicted time plus a slack. The prediction is a round trip, the bytes at the link's
-//! rate and the assignments queued and asked for, at the worker's pace. The round trip starts as the handshake measured
+//! rate and the assignments at the worker's pace, those that it owes already included. The round trip starts as the handshake measured
 //! it, the pace as the worker's self-test says; every answer corrects all three.
 //! **Promise:** a worker that is slow, or says that it is, moves its deadlines by no more than a small factor.
 
@@ -40,13 +40,22 @@ impl DeadlineRule {
     }
 }
 
+/// What a worker owes already: it comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queued {
+    /// Bytes there and back.
+    pub bytes: usize,
+    /// Assignments.
+    pub assignments: usize,
+}
+
 /// What a request asks of a link and a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Bytes there and back.
     pub bytes: usize,
-    /// Assignments that the worker was already busy with.
-    pub queued: usize,
+    /// What is before it.
+    pub queued: Queued,
     /// Assignments of this request.
     pub assignments: usize,
 }
@@ -104,8 +113,9 @@ impl Estimate {
     }
 
     fn terms(&self, load: Load) -> [f64; 3] {
-        let assignments = (load.queued + load.assignments) as f64;
-        [self.round_trip_s, load.bytes as f64 * self.byte_s, assignments * self.assignment_s]
+        let assignments = (load.queued.assignments + load.assignments) as f64;
+        let bytes = (load.queued.bytes + load.bytes) as f64;
+        [self.round_trip_s, bytes * self.byte_s, assignments * self.assignment_s]
     }
 
     /// The time until the answer.
@@ -171,7 +181,11 @@ mod tests {
 
     /// A load of exact rows of 3,072 elements and eight assignments each.
     fn rows(rows: usize) -> Load {
-        Load { bytes: 64 + rows * (8 + 12 * 265 + 8 * 6 + 1 + 4 * 3072), queued: 0, assignments: 8 * rows }
+        Load {
+            bytes: 64 + rows * (8 + 12 * 265 + 8 * 6 + 1 + 4 * 3072),
+            queued: Queued::default(),
+            assignments: 8 * rows,
+        }
     }
 
     #[test]
@@ -183,10 +197,24 @@ mod tests {
     }
 
     #[test]
+    fn what_a_worker_has_to_send_first_counts() {
+        let (rule, decode, chunk) = (DeadlineRule::default(), rows(8), rows(256));
+        // 20 Mbit/s: the chunk's answer takes 1.6 s, and that of the eight rows comes behind it.
+        let mut estimate = offering(20_000.0);
+        for _ in 0..200 {
+            estimate.observe(chunk, Duration::from_secs_f64(0.05 + chunk.bytes as f64 * 8.0 / 20e6));
+        }
+        let behind = Load { queued: Queued { bytes: chunk.bytes, assignments: chunk.assignments }, ..decode };
+        let comes = Duration::from_secs_f64(0.05 + (chunk.bytes + decode.bytes) as f64 * 8.0 / 20e6);
+        assert!(rule.deadline(estimate.predict(behind)) > 2 * comes);
+        assert!(estimate.predict(decode) < comes / 4, "{:?}", estimate.predict(decode));
+    }
+
+    #[test]
     fn estimates_approach_what_is_observed() {
         let mut estimate = offering(f64::NAN);
-        let small = Load { bytes: 15_000, queued: 0, assignments: 8 };
-        let large = Load { bytes: 3_000_000, queued: 16, assignments: 2_000 };
+        let small = Load { bytes: 15_000, queued: Queued::default(), assignments: 8 };
+        let large = Load { bytes: 3_000_000, queued: Queued { bytes: 0, assignments: 16 }, assignments: 2_000 };
         for _ in 0..2000 {
             estimate.observe(small, Duration::from_millis(14));
             estimate.observe(large, Duration::from_millis(300));
@@ -198,7 +226,7 @@ mod tests {
     #[test]
     fn one_hiccup_is_no_new_normal() {
         let mut estimate = offering(1e4);
-        let load = Load { bytes: 10_000, queued: 0, assignments: 8 };
+        let load = Load { bytes: 10_000, queued: Queued::default(), assignments: 8 };
         let before = estimate.predict(load);
         estimate.observe(load, Duration::from_secs(1000));
         assert!(estimate.predict(load) < before * 2);
@@ -206,7 +234,7 @@ mod tests {
 
     #[test]
     fn neither_a_slow_offer_nor_slow_answers_stretch_a_deadline_far() {
-        let (rule, load) = (DeadlineRule::default(), Load { bytes: 15_000, queued: 0, assignments: 8 });
+        let (rule, load) = (DeadlineRule::default(), Load { bytes: 15_000, queued: Queued::default(), assignments: 8 });
         let first = offering(f64::NAN).predict(load);
         for offer in [1.0, -1.0, 0.0, 999.0, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(offering(offer).predict(load), first, "{offer}");

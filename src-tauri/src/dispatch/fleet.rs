@@ -137,6 +137,11 @@ impl Fleet {
         self.goods.layers.iter().any(|size| size.layer == layer)
     }
 
+    /// Whether workers may hold any layer.
+    pub fn has_layers(&self) -> bool {
+        !self.goods.layers.is_empty()
+    }
+
     /// The layers that workers may hold, as they are asked for now.
     pub fn layer_views(&self) -> Vec<LayerView> {
         let routes = self.routes();

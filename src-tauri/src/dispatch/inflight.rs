@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::estimate::Queued;
 use crate::wire::Frame;
 
 /// What a session has to say about a request.
@@ -52,7 +53,7 @@ pub const PARTS_OWED_MAX: usize = 512;
 
 struct Owed {
     answered: Vec<bool>,
-    assignments: usize,
+    load: Queued,
     /// `None` once the request was given up.
     answers: Option<mpsc::UnboundedSender<Answer>>,
 }
@@ -61,7 +62,7 @@ struct Owed {
 struct Table {
     owed: HashMap<u64, Owed>,
     parts: usize,
-    queued: usize,
+    queued: Queued,
     closed: bool,
 }
 
@@ -71,9 +72,14 @@ impl Table {
         let owed = self.owed.remove(&request)?;
         self.parts -= owed.answered.iter().filter(|a| !**a).count();
         if owed.answers.is_some() {
-            self.queued -= owed.assignments;
+            self.forget(owed.load);
         }
         Some(owed)
+    }
+
+    fn forget(&mut self, load: Queued) {
+        self.queued.bytes -= load.bytes;
+        self.queued.assignments -= load.assignments;
     }
 }
 
@@ -86,29 +92,29 @@ impl Inflight {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a request; `answers` gets at most one answer per part and one more. Returns the assignments that were waited
-    /// for before, or `None` when the session has ended or owes too much.
+    /// Notes a request; `answers` gets at most one answer per part and one more. Returns what was waited for before, or `None` when the session has ended or owes too much.
     pub fn add(
         &self,
         request: u64,
         parts: u16,
-        assignments: usize,
+        load: Queued,
         answers: mpsc::UnboundedSender<Answer>,
-    ) -> Option<usize> {
+    ) -> Option<Queued> {
         let mut table = self.table();
         if table.closed || table.parts + usize::from(parts) > PARTS_OWED_MAX {
             return None;
         }
         let queued = table.queued;
-        table.queued += assignments;
+        table.queued.bytes += load.bytes;
+        table.queued.assignments += load.assignments;
         table.parts += usize::from(parts);
-        let owed = Owed { answered: vec![false; parts.into()], assignments, answers: Some(answers) };
+        let owed = Owed { answered: vec![false; parts.into()], load, answers: Some(answers) };
         table.owed.insert(request, owed);
         Some(queued)
     }
 
-    /// Assignments that are waited for.
-    pub fn queued(&self) -> usize {
+    /// What is waited for.
+    pub fn queued(&self) -> Queued {
         self.table().queued
     }
 
@@ -151,8 +157,8 @@ impl Inflight {
         let mut table = self.table();
         let Some(owed) = table.owed.get_mut(&request) else { return };
         if owed.answers.take().is_some() {
-            let assignments = owed.assignments;
-            table.queued -= assignments;
+            let load = owed.load;
+            table.forget(load);
         }
     }
 
@@ -160,7 +166,7 @@ impl Inflight {
     pub fn close(&self) {
         let mut table = self.table();
         table.closed = true;
-        (table.queued, table.parts) = (0, 0);
+        (table.queued, table.parts) = (Queued::default(), 0);
         for (request, owed) in table.owed.drain() {
             if let Some(answers) = owed.answers {
                 // Whoever dropped the receiver wants no answer.
@@ -176,6 +182,11 @@ mod tests {
     use crate::wire::{Header, Kind};
     use std::time::Duration;
 
+    /// So many assignments, of a hundred bytes each.
+    fn load(assignments: usize) -> Queued {
+        Queued { bytes: 100 * assignments, assignments }
+    }
+
     fn partials(request: u64, part: u16, parts: u16) -> Frame {
         Frame::new(Header { request, part, parts, ..Header::control(Kind::Partials) }, vec![]).unwrap()
     }
@@ -184,7 +195,7 @@ mod tests {
     fn an_answer_carries_the_time_at_which_it_came() {
         let inflight = Inflight::default();
         let (tx, mut rx) = mpsc::unbounded_channel();
-        inflight.add(1, 1, 1, tx);
+        inflight.add(1, 1, load(1), tx);
         inflight.deliver(partials(1, 0, 1));
         let delivered = Instant::now();
         std::thread::sleep(Duration::from_millis(5));
@@ -195,8 +206,8 @@ mod tests {
     fn a_part_is_delivered_once() {
         let inflight = Inflight::default();
         let (tx, mut rx) = mpsc::unbounded_channel();
-        assert_eq!(inflight.add(7, 2, 10, tx.clone()), Some(0));
-        assert_eq!(inflight.add(8, 1, 1, tx), Some(10));
+        assert_eq!(inflight.add(7, 2, load(10), tx.clone()), Some(load(0)));
+        assert_eq!(inflight.add(8, 1, load(1), tx), Some(load(10)));
         assert_eq!(inflight.deliver(partials(7, 1, 2)), Delivery::Taken);
         assert_eq!(inflight.deliver(partials(7, 1, 2)), Delivery::Unasked);
         assert_eq!(inflight.deliver(partials(7, 0, 1)), Delivery::Unasked);
@@ -211,23 +222,23 @@ mod tests {
     fn a_worker_that_owes_too_much_is_not_asked() {
         let inflight = Inflight::default();
         let (tx, _rx) = mpsc::unbounded_channel();
-        assert_eq!(inflight.add(1, PARTS_OWED_MAX as u16, 3, tx.clone()), Some(0));
+        assert_eq!(inflight.add(1, PARTS_OWED_MAX as u16, load(3), tx.clone()), Some(load(0)));
         inflight.give_up(1);
-        assert_eq!(inflight.add(2, 1, 1, tx.clone()), None);
+        assert_eq!(inflight.add(2, 1, load(1), tx.clone()), None);
         assert_eq!(inflight.decline(1, "deadline".into()), Delivery::Late);
-        assert_eq!(inflight.add(2, 1, 1, tx), Some(0));
+        assert_eq!(inflight.add(2, 1, load(1), tx), Some(load(0)));
     }
 
     #[test]
     fn the_end_of_a_session_is_told_to_everyone_who_waits() {
         let inflight = Inflight::default();
         let (tx, mut rx) = mpsc::unbounded_channel();
-        inflight.add(1, 1, 5, tx.clone());
+        inflight.add(1, 1, load(5), tx.clone());
         assert_eq!(inflight.decline(1, "lease".into()), Delivery::Taken);
         assert!(matches!(rx.try_recv(), Ok(Answer::Declined { request: 1, .. })));
-        assert_eq!(inflight.add(2, 1, 5, tx.clone()), Some(0));
+        assert_eq!(inflight.add(2, 1, load(5), tx.clone()), Some(load(0)));
         inflight.close();
         assert!(matches!(rx.try_recv(), Ok(Answer::Gone { request: 2 })));
-        assert_eq!(inflight.add(3, 1, 5, tx), None);
+        assert_eq!(inflight.add(3, 1, load(5), tx), None);
     }
 }

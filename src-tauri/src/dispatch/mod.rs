@@ -180,4 +180,9 @@ pub trait Dispatch: Send + Sync {
 
     /// The same for rows that must not leave this machine: nobody is asked.
     fn begin_here(&self, step: MoeStep) -> Pending;
+
+    /// Whether this machine can compute rows that must not leave it.
+    fn computes_here(&self) -> bool {
+        true
+    }
 }

@@ -191,6 +191,10 @@ impl Dispatch for RemoteDispatch {
         }
         Box::pin(async move { shared.sums_here(step).await })
     }
+
+    fn computes_here(&self) -> bool {
+        self.shared.config.local_experts || !self.shared.fleet.has_layers()
+    }
 }
 
 impl Shared {

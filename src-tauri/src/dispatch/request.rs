@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::batch::Wanted;
-use super::estimate::{DeadlineRule, Load};
+use super::estimate::{DeadlineRule, Load, Queued};
 use super::exact::{OpenStep, Part, PartialsError, Shape};
 use super::fleet::Holder;
 use super::inflight::Answer;
@@ -81,7 +81,7 @@ impl Request {
         let session = Arc::clone(&holder.session);
         let assignments = parts.iter().map(|p| p.dispatch.assignments.len()).sum();
         let bytes = parts.iter().map(bytes_both_ways).sum();
-        let queued = session.inflight.add(id, parts.len() as u16, assignments, answers)?;
+        let queued = session.inflight.add(id, parts.len() as u16, Queued { bytes, assignments }, answers)?;
         let load = Load { bytes, queued, assignments };
         let allowed = rule.deadline(session.predict(load));
         let frames = frames(id, layer, holder.lease, allowed, &mut parts);

@@ -229,6 +229,7 @@ impl Session {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::dispatch::estimate::Queued;
     use crate::types::{Hex, PublicKey};
     use crate::wire::{Header, Kind};
 
@@ -281,7 +282,7 @@ pub(super) mod tests {
     #[test]
     fn a_worker_that_keeps_missing_is_left_alone_for_a_while() {
         let (session, _frames, _ended) = Session::new(opened(1));
-        let load = Load { bytes: 1, queued: 0, assignments: 1 };
+        let load = Load { bytes: 1, queued: Queued::default(), assignments: 1 };
         let (now, took) = (Instant::now(), Duration::from_secs(1));
         (1..MISSES_IN_A_ROW).for_each(|_| session.missed(now));
         assert!(session.may_be_asked(now));
@@ -298,7 +299,7 @@ pub(super) mod tests {
     #[test]
     fn a_worker_that_owes_a_late_answer_is_not_asked_until_it_comes() {
         let (session, _frames, _ended) = Session::new(opened(1));
-        let (now, load) = (Instant::now(), Load { bytes: 1, queued: 0, assignments: 1 });
+        let (now, load) = (Instant::now(), Load { bytes: 1, queued: Queued::default(), assignments: 1 });
         session.late(load, Duration::from_secs(1), now);
         assert!(session.may_be_asked(now), "a newcomer has another chance");
         session.on_time(load, Duration::from_secs(1));

@@ -6,9 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::backbone::ForwardError;
 use crate::backbone::scheduler::{Refused, StreamError};
-use crate::dispatch::DispatchError;
 
 /// When a client that was refused for want of room may come again.
 const RETRY_AFTER_S: u64 = 2;
@@ -75,11 +73,7 @@ impl From<Refused> for ApiError {
 impl From<StreamError> for ApiError {
     fn from(error: StreamError) -> Self {
         let (status, code) = match error {
-            StreamError::Step(ref error)
-                if matches!(**error, ForwardError::Dispatch(DispatchError::NoHolder { .. })) =>
-            {
-                (StatusCode::SERVICE_UNAVAILABLE, "no_holder")
-            }
+            StreamError::Step(ref error) if error.has_no_holder() => (StatusCode::SERVICE_UNAVAILABLE, "no_holder"),
             StreamError::Step(_) => (StatusCode::INTERNAL_SERVER_ERROR, "generation"),
             StreamError::Reader(_) => (StatusCode::REQUEST_TIMEOUT, "slow_reader"),
             StreamError::Queue(_) => (StatusCode::TOO_MANY_REQUESTS, "busy"),

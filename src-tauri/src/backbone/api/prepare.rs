@@ -111,6 +111,10 @@ fn order(
         stop_ids: model.hyper.eos_token_ids.clone(),
     };
     let (adjustments, reach) = (common.adjustments.clone(), client.reach(common.reach));
+    if !api.backbone().can_keep(reach) {
+        let message = "route: expected any or trusted, got local: this server leaves experts to its workers";
+        return Err(refused("route_not_served", "route", message.to_owned()));
+    }
     Ok(Order { prompt, options, adjustments, reach, logprobs })
 }
 

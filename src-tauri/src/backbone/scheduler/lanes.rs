@@ -9,11 +9,15 @@
 use std::time::{Duration, Instant};
 
 use super::laps::{Laps, WORTH_A_TRIAL};
+use crate::backbone::delta_rule::CHUNK;
 
 /// Most lanes: each keeps buffers of its own, and a worker must be able to owe an answer to every one.
 pub(super) const LANES_MAX: usize = 32;
 /// Most chunks of prompts under way: who begins to decode waits for them.
 const PROMPT_PARTS_MAX: usize = 4;
+/// Seconds that the rows of a step of prompts may take beyond its distance: a token that travels beside it waits for them,
+/// layer by layer, on the same line.
+const PROMPT_STEP_S: f64 = 4.0;
 /// A lap that is longer than the shortest by this share is as good: a lane more would bring no more than this.
 const ENOUGH: f64 = 0.01;
 /// A lap that is longer by this share makes the lanes change.
@@ -44,6 +48,8 @@ pub(super) struct Lanes {
     away: Line,
     prompt_compute: Line,
     prompt_away: Line,
+    /// Whole steps that only read prompts.
+    prompt_took: Line,
     /// Whether workers had experts of the newest step.
     travels: bool,
     lanes: usize,
@@ -52,8 +58,8 @@ pub(super) struct Lanes {
 
 impl Default for Lanes {
     fn default() -> Self {
-        let [compute, away, prompt_compute, prompt_away] = [Line::default(); 4];
-        Self { compute, away, prompt_compute, prompt_away, travels: false, lanes: 1, laps: Laps::of(0) }
+        let [compute, away, prompt_compute, prompt_away, prompt_took] = [Line::default(); 5];
+        Self { compute, away, prompt_compute, prompt_away, prompt_took, travels: false, lanes: 1, laps: Laps::of(0) }
     }
 }
 
@@ -77,8 +83,9 @@ impl Lanes {
         self.away.observe(cost.rows, cost.away);
     }
 
-    /// Learns what a step took that only read prompts.
-    pub fn read(&mut self, cost: Cost) {
+    /// Learns what a step took that only read prompts, from its begin to its end `took`.
+    pub fn read(&mut self, cost: Cost, took: Duration) {
+        self.prompt_took.observe(cost.rows, took);
         self.mixed(cost);
         self.prompt_compute.observe(cost.rows, cost.compute);
         self.prompt_away.observe(cost.rows, cost.away);
@@ -93,10 +100,12 @@ impl Lanes {
             _ => self.lap_s(streams, *lanes) <= best * (1.0 + ENOUGH),
         };
         let fewest = (1..=most).find(enough).unwrap_or(1);
-        let now = self.lanes.min(most);
-        if !self.laps.are_of(streams) {
+        if self.laps.are_of_another_world() || !(self.laps.are_of(streams) || self.laps.tell_of(streams)) {
             self.laps = Laps::of(streams);
+        } else if !self.laps.are_of(streams) {
+            self.lanes = self.laps.move_to(streams, self.lanes);
         }
+        let now = self.lanes.min(most);
         if self.travels && self.laps.knows() {
             let (lap_s, rows) = (self.laps.mean_s(), streams as f64 / now as f64);
             let idle = 1.0 - now as f64 * self.compute.at(rows, 0.0) / lap_s;
@@ -129,6 +138,17 @@ impl Lanes {
         let (compute, away) = (self.prompt_compute.seconds, self.prompt_away.seconds);
         let fit = if compute > 0.0 { 1 + (away / compute) as usize } else { 1 };
         fit.min(PROMPT_PARTS_MAX)
+    }
+
+    /// Most rows of a step that only reads prompts: as many as leave a line, or a worker, to others soon.
+    pub fn prompt_rows(&self) -> usize {
+        let Line { rows, seconds, .. } = self.prompt_took;
+        if !self.travels || rows == 0.0 {
+            return usize::MAX;
+        }
+        let distance = self.prompt_took.at(0.0, seconds / rows);
+        let row_s = (seconds - distance) / rows;
+        ((PROMPT_STEP_S.max(distance) / row_s) as usize).max(CHUNK)
     }
 
     /// Seconds until every one of `streams` streams had a token.
@@ -184,7 +204,7 @@ mod tests {
 
     /// A machine on which a step takes this long, and on which no lane waits for another's computing; and its worker,
     /// which answers one step after the other.
-    #[derive(Clone, Copy, Default)]
+    #[derive(Clone, Copy, Debug, Default)]
     struct Machine {
         step_ms: f64,
         row_ms: f64,
@@ -215,13 +235,16 @@ mod tests {
 
     /// The lanes of so many laps, one entry each.
     fn run(lanes: &mut Lanes, machine: Machine, streams: usize, laps: usize) -> Vec<usize> {
-        let mut clock = Instant::now();
+        run_from(&mut Instant::now(), lanes, machine, streams, laps)
+    }
+
+    fn run_from(clock: &mut Instant, lanes: &mut Lanes, machine: Machine, streams: usize, laps: usize) -> Vec<usize> {
         let lap = |_| {
             let now = lanes.for_decoding(streams);
             let lap_s = machine.lap_ms(streams, now) / 1e3;
             for lane in 0..now {
-                clock += Duration::from_secs_f64(lap_s / now as f64);
-                lanes.decoded(machine.cost(streams / now + usize::from(lane < streams % now), now), clock);
+                *clock += Duration::from_secs_f64(lap_s / now as f64);
+                lanes.decoded(machine.cost(streams / now + usize::from(lane < streams % now), now), *clock);
             }
             now
         };
@@ -320,13 +343,52 @@ mod tests {
     }
 
     #[test]
+    fn streams_that_come_and_go_leave_the_lanes_near_the_best() {
+        for (worker_step_ms, worker_row_ms, away_ms, step_ms) in
+            [(6.0, 0.8, 13.5, 1.0), (2.0, 2.0, 13.5, 1.0), (0.0, 0.0, 50.0, 5.0)]
+        {
+            let machine = Machine { step_ms, row_ms: 0.3, away_ms, worker_step_ms, worker_row_ms };
+            for (few, many, laps) in [(20, 30, 10), (6, 7, 4)] {
+                let (mut lanes, mut took, mut best) = (Lanes::default(), 0.0, 0.0);
+                let mut clock = Instant::now();
+                for turn in 0..60 {
+                    let streams = if turn % 2 == 0 { few } else { many };
+                    let seen = run_from(&mut clock, &mut lanes, machine, streams, laps);
+                    if turn >= 20 {
+                        took += seen.iter().map(|now| machine.lap_ms(streams, *now)).sum::<f64>();
+                        let lap = |n| machine.lap_ms(streams, n);
+                        best += laps as f64 * (1..=streams.min(LANES_MAX)).map(lap).fold(f64::MAX, f64::min);
+                    }
+                }
+                assert!(took <= 1.2 * best, "{few} and {many} streams, {machine:?}: {}", took / best);
+            }
+        }
+    }
+
+    #[test]
+    fn prompts_on_a_slow_line_are_read_in_steps_that_others_can_wait_for() {
+        for (distance_s, row_s) in [(2.4, 0.047), (0.1, 0.25), (2.4, 0.001), (7.2, 0.02)] {
+            let (mut lanes, mut rows) = (Lanes::default(), 512);
+            let took = |rows: usize| distance_s + row_s * rows as f64;
+            for _ in 0..40 {
+                let took = Duration::from_secs_f64(took(rows));
+                lanes.read(Cost { rows, compute: Duration::from_millis(100), away: took }, took);
+                rows = lanes.prompt_rows().min(2048) / CHUNK * CHUNK;
+            }
+            let (beyond_s, most_s) = (took(rows) - distance_s, PROMPT_STEP_S.max(distance_s));
+            assert!(rows == CHUNK || beyond_s <= 1.3 * most_s, "{distance_s}, {row_s}: {rows} rows");
+            assert!(rows == 2048 || beyond_s >= 0.5 * most_s, "{distance_s}, {row_s}: {rows} rows");
+        }
+    }
+
+    #[test]
     fn prompts_fill_the_wait_of_a_chunk() {
         let mut lanes = Lanes::default();
         assert_eq!(lanes.for_prompts(9), (1, 1));
         let chunk = |away| Cost { rows: 512, compute: Duration::from_millis(100), away: Duration::from_millis(away) };
-        lanes.read(chunk(250));
+        lanes.read(chunk(250), Duration::from_millis(350));
         assert_eq!([1, 2, 9].map(|prompts| lanes.for_prompts(prompts)), [(1, 3), (2, 1), (3, 1)]);
-        (0..60).for_each(|_| lanes.read(chunk(0)));
+        (0..60).for_each(|_| lanes.read(chunk(0), Duration::from_millis(100)));
         assert_eq!(lanes.for_prompts(9), (1, 1));
     }
 }

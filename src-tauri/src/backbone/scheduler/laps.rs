@@ -13,6 +13,8 @@ const PATIENCE: u32 = 3;
 const REGRET: f64 = 0.01;
 /// Most of that.
 const PATIENCE_MAX: u32 = 256;
+/// Most of that once the number of streams changed, which makes another number of lanes better sooner or later.
+const PATIENCE_MOVED: u32 = 24;
 /// Laps of a trial that are compared; the first one after a change belongs to both numbers and is not.
 const TRIAL: u32 = 3;
 /// More lanes are better when their laps are shorter by this share; fewer, by a quarter of it.
@@ -22,6 +24,8 @@ const BETTER: f64 = 0.01;
 const STEP_PART: usize = 3;
 /// Idle share of a lap below which more lanes are not tried: each has costs of its own, and so has the trial.
 pub(super) const WORTH_A_TRIAL: f64 = 0.1;
+/// From so many streams on, one that comes or goes is no other number.
+const FEW: usize = 4;
 /// Laps that differ by this factor are of another world, where nothing that was learnt holds.
 const ODD: f64 = 1.5;
 /// So many of them in a row show it.
@@ -71,7 +75,28 @@ impl Laps {
 
     /// Whether laps of so many streams can be compared with those seen.
     pub fn are_of(&self, streams: usize) -> bool {
-        8 * streams.abs_diff(self.streams) <= self.streams && self.odd < ODD_MAX
+        let change = streams.abs_diff(self.streams);
+        8 * change <= self.streams || (change == 1 && self.streams >= FEW)
+    }
+
+    /// Whether what was learnt holds no longer.
+    pub fn are_of_another_world(&self) -> bool {
+        self.odd >= ODD_MAX
+    }
+
+    /// Whether what trials have shown says something of so many streams.
+    pub fn tell_of(&self, streams: usize) -> bool {
+        self.knows() && streams < 2 * self.streams && self.streams < 2 * streams
+    }
+
+    /// From now on there are `streams`, of which [`Laps::tell_of`] holds. A trial under way ends with what it has shown
+    /// so far: gives the lanes to go on with, of the `lanes` in use.
+    pub fn move_to(&mut self, streams: usize, lanes: usize) -> usize {
+        let is_better = |before_s: f64| self.whole >= 2 && self.mean_s < before_s * (1.0 - BETTER);
+        let lanes = self.before.filter(|(_, before_s)| !is_better(*before_s)).map_or(lanes, |(before, _)| before);
+        (self.streams, self.patience, self.before) = (streams, self.patience.min(PATIENCE_MOVED), None);
+        self.restart();
+        lanes
     }
 
     /// Whether it knows better than a model.

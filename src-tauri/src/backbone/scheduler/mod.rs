@@ -3,9 +3,9 @@
 //! Before: an [`Order`], a prompt and how to continue it. After: [`Event`]s, one per token, and an end. While the
 //! partials of one step travel, others are computed: the streams are shared out to lanes, as many as fill the wait, and
 //! to one where nothing travels.
-//! **Promises:** what a stream gives does not depend on what runs beside it; a new prompt holds the others up for one
-//! chunk at most; a stream that is ready waits for the steps under way at most before its own begins; a stream whose
-//! receiver is gone ends within a step; the memory of a stream is computed and taken before it starts, so that the sum
+//! **Promises:** what a stream gives does not depend on what runs beside it; a prompt holds the others up for one step of
+//! bounded time; a stream that decodes waits for the steps under way at most before its own begins; a step that nobody
+//! waits for any more is given up, and one stream whose experts nobody may compute ends alone; the memory of a stream is computed and taken before it starts, so that the sum
 //! never exceeds the budget. Why one thread: the model is computed by all cores anyway, and whoever has a state, the
 //! loop or a step, has it alone and needs no lock.
 

@@ -66,7 +66,8 @@ pub(super) fn next(ready: &[Idle], busy: Busy, lanes: &mut Lanes) -> Option<(Pur
     let decoders = decoding.len() + busy.decoders;
     if decoders == 0 {
         let (most, parts) = lanes.for_prompts(prompts.len() + busy.prompts);
-        let rows = if busy.prompts < most { chunks(&prompts, parts * PREFILL_TOKENS) } else { Vec::new() };
+        let budget = (parts * PREFILL_TOKENS).min(lanes.prompt_rows());
+        let rows = if busy.prompts < most { chunks(&prompts, budget) } else { Vec::new() };
         return (!rows.is_empty()).then_some((Purpose::Prompts(parts), rows));
     }
     let most = lanes.for_decoding(decoders);
@@ -78,8 +79,8 @@ pub(super) fn next(ready: &[Idle], busy: Busy, lanes: &mut Lanes) -> Option<(Pur
         }
         return Some((Purpose::Decoding(members.len()), rows));
     }
-    let rows =
-        if (lanes.travels() || most > 1) && busy.prompts == 0 { chunks(&prompts, PREFILL_BESIDE) } else { Vec::new() };
+    let apart = (lanes.travels() || most > 1) && busy.prompts == 0;
+    let rows = if apart { chunks(&prompts, PREFILL_BESIDE.min(lanes.prompt_rows())) } else { Vec::new() };
     (!rows.is_empty()).then_some((Purpose::Prompts(lanes.prompt_parts()), rows))
 }
 
@@ -119,7 +120,7 @@ mod tests {
         let mut lanes = Lanes::default();
         let away = Duration::from_millis(if many { 1000 } else { 0 });
         lanes.decoded(Cost { rows: 8, compute: Duration::from_millis(800), away }, Instant::now());
-        lanes.read(Cost { rows: 512, compute: Duration::from_millis(100), away });
+        lanes.read(Cost { rows: 512, compute: Duration::from_millis(100), away }, away / 2);
         lanes
     }
 

@@ -49,7 +49,7 @@ impl Loop {
     ) -> Self {
         let (waiting, idle, lanes) = (VecDeque::new(), Vec::new(), Lanes::default());
         let (under_way, running, held) = (UnderWay::new(Arc::clone(&counters)), 0, 0);
-        let common = Common { backbone, counters, pace: Arc::default() };
+        let common = Common { backbone, counters, pace: Arc::default(), shutdown: shutdown.clone() };
         Self { common, config, orders, waiting, idle, under_way, lanes, running, held, shutdown }
     }
 
@@ -60,16 +60,23 @@ impl Loop {
             yield_now().await;
         }
         self.orders.close();
-        while !self.under_way.is_empty() {
-            let stepped = self.under_way.next().await;
-            self.idle.extend(stepped.streams);
-        }
         while let Ok(accepted) = self.orders.try_recv() {
             self.waiting.push_back(accepted);
         }
         for accepted in self.waiting.drain(..) {
             tell(&accepted, StreamError::Stopping);
         }
+        self.stop();
+        // Those that decode end with their step; steps of prompts are given up.
+        while !self.under_way.is_empty() {
+            let stepped = self.under_way.next().await;
+            self.idle.extend(stepped.streams);
+            self.stop();
+        }
+    }
+
+    /// Ends whoever is idle.
+    fn stop(&mut self) {
         self.idle.iter_mut().for_each(|stream| stream.end(Err(StreamError::Stopping)));
         self.let_go();
     }
@@ -151,7 +158,7 @@ impl Loop {
         match (stepped.purpose, stepped.cost) {
             (Purpose::Decoding(streams), Some(cost)) if streams < cost.rows => self.lanes.mixed(cost),
             (Purpose::Decoding(_), Some(cost)) => self.lanes.decoded(cost, Instant::now()),
-            (Purpose::Prompts(_), Some(cost)) => self.lanes.read(cost),
+            (Purpose::Prompts(_), Some(cost)) => self.lanes.read(cost, stepped.took),
             (_, None) => {}
         }
         self.idle.extend(stepped.streams);

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use super::counters::{Counters, add, add_time};
 use super::lanes::Cost;
 use super::stream::{Given, Stream};
-use super::{Purpose, STREAMS_MAX, StreamError};
+use super::{Event, Purpose, STREAMS_MAX, StreamError};
 use crate::backbone::speculate::{Load, Pace};
 use crate::backbone::step::{Share, StepOutput};
 use crate::backbone::{Backbone, ForwardError, Rows};
 use crate::kernel::Crew;
+use crate::shutdown::Shutdown;
+use tokio::sync::mpsc;
 
 /// Work of choosing, in multiplications per logit.
 const CHOICE_WORK: usize = 2;
@@ -28,8 +30,10 @@ pub(super) struct Stepped {
     pub streams: Vec<Stream>,
     /// Whom it was for.
     pub purpose: Purpose,
-    /// What it took; unknown when it failed.
+    /// What it took; unknown when it failed or was given up.
     pub cost: Option<Cost>,
+    /// From its begin to its end.
+    pub took: Duration,
 }
 
 /// What all steps share.
@@ -38,6 +42,7 @@ pub(super) struct Common {
     pub backbone: Arc<Backbone>,
     pub counters: Arc<Counters>,
     pub pace: Arc<Mutex<Pace>>,
+    pub shutdown: Shutdown,
 }
 
 impl Common {
@@ -58,16 +63,21 @@ pub(super) async fn run(common: Common, mut members: Vec<Member>, purpose: Purpo
     let rows: usize = members.iter().map(|(_, rows)| *rows).sum();
     let drafts: usize = members.iter().map(|(stream, _)| stream.drafts()).sum();
     let reads_hidden = members.iter_mut().any(|(stream, _)| stream.drafting().0.reads_hidden());
+    let clients: Vec<_> = members.iter().map(|(stream, _)| stream.client()).collect();
     let stepped = {
         let mut shares: Vec<Share<'_>> = members.iter_mut().map(|(stream, rows)| stream.share(*rows)).collect();
         let step = backbone.step_in_parts(&mut shares, purpose.parts(), reads_hidden.then_some(&mut hidden));
-        timed(&mut compute, step).await
+        tokio::select! {
+            biased;
+            stepped = timed(&mut compute, step) => Some(stepped),
+            () = is_unwanted(&clients, purpose, &common.shutdown) => None,
+        }
     };
     add(&counters.steps, 1);
     add(&counters.step_rows, rows as u64);
     add_time(&counters.step_us, start.elapsed());
     let cost = match stepped {
-        Ok(output) => {
+        Some(Ok(output)) => {
             add(&counters.prompt_tokens, prompt_rows as u64);
             let chosen = Instant::now();
             if prompt_rows == 0 {
@@ -78,12 +88,36 @@ pub(super) async fn run(common: Common, mut members: Vec<Member>, purpose: Purpo
             // Lanes share out streams: what its drafts cost is a part of what a stream costs.
             Some(Cost { rows: rows - drafts, compute, away: output.experts.away })
         }
-        Err(error) => {
+        Some(Err(error)) => {
             fail(&mut members, error);
             None
         }
+        None => {
+            members.iter_mut().for_each(|(stream, _)| stream.end(Err(StreamError::Stopping)));
+            None
+        }
     };
-    Stepped { streams: members.into_iter().map(|(stream, _)| stream).collect(), purpose, cost }
+    let streams = members.into_iter().map(|(stream, _)| stream).collect();
+    Stepped { streams, purpose, cost, took: start.elapsed() }
+}
+
+/// Until nobody waits for a step any more: all its clients are gone, or the process stops and it only reads prompts.
+async fn is_unwanted(clients: &[mpsc::Sender<Event>], purpose: Purpose, shutdown: &Shutdown) {
+    let all_gone = async {
+        for client in clients {
+            client.closed().await;
+        }
+    };
+    let stops = async {
+        match purpose {
+            Purpose::Prompts(_) => shutdown.wait().await,
+            Purpose::Decoding(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = all_gone => {}
+        () = stops => {}
+    }
 }
 
 /// Awaits `work`, adding to `compute` the time that it computed in.
@@ -132,7 +166,13 @@ fn advance(common: &Common, members: &mut [Member], output: &StepOutput, hidden:
         })
         .collect();
     let logits: usize = output.logits.iter().map(|rows| rows.values().len()).sum();
+    for ((stream, _), lost) in members.iter_mut().zip(&output.lost) {
+        let Some(error) = lost else { continue };
+        tracing::error!(%error, "a stream's experts cannot be computed");
+        stream.end(Err(StreamError::Step(Arc::new(ForwardError::Lost(Arc::clone(error))))));
+    }
     let given = members.iter_mut().zip(&output.logits).zip(&output.served).zip(parts);
+    let given = given.zip(&output.lost).filter(|(_, lost)| lost.is_none()).map(|(given, _)| given);
     Crew::all().each(
         CHOICE_WORK * logits,
         given,

@@ -82,6 +82,11 @@ impl Stream {
         }
     }
 
+    /// Who reads its events.
+    pub fn client(&self) -> mpsc::Sender<Event> {
+        self.events.clone()
+    }
+
     /// Prompt tokens that the model has not seen.
     pub fn prompt_left(&self) -> usize {
         self.order.prompt.len() - self.prefilled

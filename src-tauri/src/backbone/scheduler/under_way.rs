@@ -1,7 +1,7 @@
 //! The steps under way, all computed by the thread that waits for them.
 //!
-//! **Promise:** whoever decodes waits for one layer of one prompt's chunk at most, whatever the number of prompts: after
-//! each of them, what else became ready has its turn.
+//! **Promise:** whoever decodes waits for what a prompt's chunk computes between two layers whose experts travel, and for one
+//! prompt at a time, whatever their number: after each of them, what else became ready has its turn.
 
 use std::future::poll_fn;
 use std::pin::Pin;

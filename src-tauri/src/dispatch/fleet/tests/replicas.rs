@@ -1,7 +1,7 @@
 //! Replicas, workers that take their memory back, and shares that are made even again.
 
 use super::*;
-use crate::dispatch::estimate::Load;
+use crate::dispatch::estimate::{Load, Queued};
 
 #[test]
 fn replicas_are_leased_once_everything_is_held_and_asked_after_the_owner() {
@@ -64,7 +64,7 @@ fn shares_are_made_even_again_from_time_to_time_and_not_in_between() {
     fleet.catch_up(start);
     assert!(one.lease().is_some() && two.lease().is_some());
     [&one, &two].iter().for_each(|worker| ready(&fleet, &worker.session, 1));
-    let load = Load { bytes: 0, queued: 0, assignments: 1 };
+    let load = Load { bytes: 0, queued: Queued::default(), assignments: 1 };
     (0..200).for_each(|_| two.session.on_time(load, Duration::from_millis(150)));
     fleet.catch_up(start + LEVEL_EVERY - Duration::from_secs(1));
     assert_eq!((one.lease(), two.lease()), (None, None));
