@@ -111,9 +111,15 @@ pub enum BenchCommand {
 /// Flags of `kvasir gpu`.
 #[derive(Debug, Args)]
 pub struct GpuArgs {
-    /// Measure GPUs that are programs on the CPU, too.
+    /// Which GPUs.
+    #[command(flatten)]
+    pub gpu: GpuFlags,
+    /// Leave this GPU alone, by its identity (repeatable).
+    #[arg(long, value_name = "IDENTITY")]
+    pub off: Vec<String>,
+    /// Only name them: nothing is opened or measured.
     #[arg(long)]
-    pub allow_software: bool,
+    pub list: bool,
     /// One JSON document on stdout.
     #[arg(long)]
     pub json: bool,

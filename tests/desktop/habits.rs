@@ -26,7 +26,7 @@ async fn the_first_close_is_explained_and_the_next_one_is_not() {
     close_window(&session);
     until("no window", async || (!has_window(&session)).then_some(())).await;
     menu.click("Quit").await;
-    assert_eq!(until("the end", async || session.noted("ended")).await, 0);
+    assert_eq!(session.end().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +91,7 @@ async fn a_wallets_words_are_shown_and_verified_and_bring_it_back_elsewhere() {
     until("no line", async || menu.lines().await.iter().all(|line| !line.label.starts_with("Back up")).then_some(()))
         .await;
     page.press("quit").await;
-    assert_eq!(until("the end", async || session.noted("ended")).await, 0);
+    assert_eq!(session.end().await, 0);
 
     let mut elsewhere = Session::usual().await;
     let page = Page::open(&mut elsewhere, &[]).await;

@@ -2,14 +2,17 @@
 //! `tests/desktop/run` sets the stage and runs them.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
+mod cards;
 #[path = "../support/fleet.rs"]
 mod fleet;
 mod habits;
+mod keeping;
 mod looks;
 mod menu;
 mod page;
 #[path = "../support/process.rs"]
 mod process;
+mod screen;
 mod session;
 #[path = "../support/site.rs"]
 mod site;

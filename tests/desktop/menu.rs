@@ -14,6 +14,13 @@ use crate::until;
 #[derive(Clone, Default)]
 pub struct Watcher(Arc<Mutex<Vec<(String, String)>>>);
 
+impl Watcher {
+    /// The icons so far are of a program that has ended.
+    pub fn forget(&self) {
+        self.0.lock().unwrap().clear();
+    }
+}
+
 #[zbus::interface(name = "org.kde.StatusNotifierWatcher")]
 impl Watcher {
     async fn register_status_notifier_item(

@@ -81,8 +81,18 @@ impl Page {
         self.ask(id, "disabled").await.as_deref() == Some("false")
     }
 
+    /// What stands in a field.
+    pub async fn field(&self, id: &str) -> Option<String> {
+        self.ask(id, "value").await
+    }
+
+    /// Whether a switch is on.
+    pub async fn is_on(&self, id: &str) -> bool {
+        self.ask(id, "checked").await.as_deref() == Some("true")
+    }
+
     async fn element(&self, id: &str) -> Option<String> {
-        let found = self.post("/element", json!({"using": "css selector", "value": format!("#{id}")})).await?;
+        let found = self.post("/element", json!({"using": "css selector", "value": format!("[id='{id}']")})).await?;
         found.as_object()?.values().next()?.as_str().map(str::to_owned)
     }
 
@@ -138,8 +148,9 @@ impl Page {
         self.until_data("body", "state", state).await;
     }
 
-    /// Goes to a page.
+    /// Goes to a page by the links at the top.
     pub async fn go(&self, route: &str) {
+        self.run("scrollTo(0, 0); arguments[0](true)", json!([])).await;
         self.click(&format!("to-{route}")).await;
         let is_there = "return location.hash === '#' + arguments[0]";
         until("the page", async || self.value(is_there, json!([route])).await.filter(|is| is == "true")).await;

@@ -11,6 +11,7 @@ use zbus::Connection;
 use zbus::connection::Builder;
 
 use crate::menu::Watcher;
+use crate::until;
 
 const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
@@ -48,6 +49,8 @@ pub struct Session {
     libraries: PathBuf,
     /// Whether the app's directory is on a disk of its own, without room.
     is_disk_full: bool,
+    /// What else the environment says.
+    pub environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl Session {
@@ -93,6 +96,7 @@ impl Session {
             host: None,
             libraries,
             is_disk_full: false,
+            environment: Vec::new(),
         }
     }
 
@@ -110,7 +114,8 @@ impl Session {
             .env("LD_LIBRARY_PATH", &self.libraries)
             .env("LIBGL_ALWAYS_SOFTWARE", "1")
             .env("NO_AT_BRIDGE", "1")
-            .env("GTK_A11Y", "none");
+            .env("GTK_A11Y", "none")
+            .envs(self.environment.iter().map(|(name, value)| (*name, value)));
         command
     }
 
@@ -200,6 +205,13 @@ impl Session {
         std::fs::write(&path, script).unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         path
+    }
+
+    /// Waits until the app has ended, and forgets it; gives its exit code.
+    pub async fn end(&self) -> i32 {
+        let code = until("the end", async || self.noted("ended")).await;
+        std::fs::remove_file(self.home.path().join("ended")).unwrap();
+        code
     }
 
     /// The number in a file that [`Session::app`] writes.

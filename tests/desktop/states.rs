@@ -93,8 +93,8 @@ fn with(name: &'static str, says: &'static [&'static str], change: impl FnOnce(&
 }
 
 fn on(route: &'static str, name: &'static str, says: &'static [&'static str], change: impl FnOnce(&mut View)) -> Shown {
-    let mut view =
-        View { engine: working(), version: "1.0.0".to_owned(), starts_at_login: Some(false), ..View::default() };
+    let (version, starts_at_login) = ("1.0.0".to_owned(), Some(false));
+    let mut view = View { engine: working(), version, starts_at_login, sees_fullscreen: true, ..View::default() };
     change(&mut view);
     Shown { name, route, view, says, reads: &[] }
 }
@@ -208,12 +208,15 @@ fn troubles() -> Vec<Shown> {
             view.engine.wallet = wallet(state, false, Stored::None, Some(Needs::Password));
             view.engine.contributing = false;
         }),
-        with("gpu-lost", &["state.offline", "why.no_device"], |view| {
-            unlinked(view);
-            why(view, State::Offline, WhyCode::NoDevice);
-            view.engine.link = Link::NoHardware { reason: "the driver lost the device".to_owned() };
-            view.engine.devices.remove(0);
-        }),
+        Shown {
+            reads: &["NVIDIA GeForce RTX 4090 does not answer any more", "no card shows"],
+            ..with("gpu-lost", &["state.offline", "device.lost"], |view| {
+                unlinked(view);
+                why(view, State::Offline, WhyCode::NoDevice);
+                view.engine.why_not_earning.args.insert("code".to_owned(), "lost".to_owned());
+                view.engine.link = Link::NoHardware { reason: "expected a GPU, got none: no card shows".to_owned() };
+            })
+        },
         with("no-device", &["state.error", "why.no_device", "device.none"], |view| {
             unlinked(view);
             why(view, State::Error, WhyCode::NoDevice);
@@ -246,6 +249,7 @@ fn pages() -> Vec<Shown> {
             view.engine.settings.rules.schedule = vec![Hours { days: 0b001_1111, from_min: 1320, to_min: 480 }];
             view.engine.settings.rules.pause_for_apps = vec!["blender".to_owned()];
         }),
+        on("settings", "settings-wayland", &["set.fullscreen.unseen"], |view| view.sees_fullscreen = false),
         on("wallet", "wallet", &["address.copy", "phrase.safe", "claim.yes", "stored.keyring"], |_| {}),
         on("wallet", "wallet-unsaved", &["phrase.unsafe", "phrase.show"], |view| view.engine.wallet.backed_up = false),
         on("wallet", "wallet-locked", &["recovery.locked.title", "unlock.yes"], |view| {

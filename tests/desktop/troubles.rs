@@ -52,8 +52,7 @@ async fn without_a_secret_service_a_password_keeps_the_wallet_over_a_restart() {
     page.click("set-password").await;
     let address = page.wallet().await;
     page.press("quit").await;
-    assert_eq!(until("the end", async || session.noted("ended")).await, 0);
-    std::fs::remove_file(session.home.path().join("ended")).unwrap();
+    assert_eq!(session.end().await, 0);
 
     let page = Page::open(&mut session, &[]).await;
     page.go("wallet").await;
@@ -65,7 +64,7 @@ async fn without_a_secret_service_a_password_keeps_the_wallet_over_a_restart() {
     page.click("unlock-now").await;
     assert_eq!(page.wallet().await, address);
     page.press("quit").await;
-    assert_eq!(until("the end", async || session.noted("ended")).await, 0);
+    assert_eq!(session.end().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,7 +112,7 @@ async fn without_a_tray_the_window_stays_and_says_why() {
     session.tray_host().await;
     until("no notice", async || (!page.sees("tray").await).then_some(())).await;
     page.press("quit").await;
-    assert_eq!(until("the end", async || session.noted("ended")).await, 0);
+    assert_eq!(session.end().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +129,7 @@ async fn without_the_trays_library_the_window_stays_and_says_which() {
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert!(has_window(&session), "there would be no way back");
     page.press("quit").await;
-    assert_eq!(until("the end", async || session.noted("ended")).await, 0);
+    assert_eq!(session.end().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,10 +62,15 @@ pub fn fleet(dir: &Path) -> Fleet {
 
 /// The same with more lines in the hub's table, or tables behind it, and more flags for the backbone.
 pub fn fleet_with(dir: &Path, hub_lines: &str, flags: &[&str]) -> Fleet {
-    let Inner { backbone, hub, api, hub_address, operator } = inner(dir, hub_lines, flags);
+    behind_gateway(dir, inner(dir, hub_lines, flags), &[])
+}
+
+/// Backbone and hub behind a gateway with more flags.
+pub fn behind_gateway(dir: &Path, inner: Inner, flags: &[&str]) -> Fleet {
+    let Inner { backbone, hub, api, hub_address, operator } = inner;
     let role = ["--headless", "gateway", "--config", "kvasir.toml"];
     let args = ["--listen", "127.0.0.1:0", "--hub", &hub_address, "--tls-trial"];
-    let mut gateway = Process::start(dir, &[&role[..], &args].concat());
+    let mut gateway = Process::start(dir, &[&role[..], &args, flags].concat());
     let public = gateway.after("listening on https://").rsplit_once(':').expect("a port").1.to_owned();
     Fleet { backbone, hub, gateway, api, public: format!("localhost:{public}"), hub_address, operator }
 }

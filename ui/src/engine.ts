@@ -1,7 +1,7 @@
 // The page's only door to the program: its own commands, each with its types.
 
 import { Channel, invoke } from "@tauri-apps/api/core";
-import type { PauseKind, Problem, ReceiptLine, Settings, View } from "./ipc";
+import type { ClaimRoom, PauseKind, Problem, ReceiptLine, Settings, View } from "./ipc";
 
 import type { Report } from "./report";
 
@@ -16,6 +16,7 @@ export const engine = {
   switchDevice: (id: string, on: boolean) => invoke<void>("switch_device", { id, on }),
   saveSettings: (settings: Settings) => invoke<void>("save_settings", { settings }),
   confirmDownload: (yes: boolean) => invoke<void>("confirm_download", { yes }),
+  slicesBytes: () => invoke<number>("slices_bytes"),
   deleteSlices: () => invoke<void>("delete_slices"),
   removeEverything: (confirmedWithoutBackup: boolean) => invoke<void>("remove_everything", { confirmedWithoutBackup }),
   receipts: () => invoke<ReceiptLine[]>("receipts"),
@@ -27,7 +28,8 @@ export const engine = {
   newWallet: () => invoke<void>("new_wallet"),
   setPassword: (password: string) => invoke<void>("set_password", { password }),
   unlock: (password: string) => invoke<void>("unlock", { password }),
-  claim: (nano: string | null) => invoke<string>("claim", { nano }),
+  claimRoom: () => invoke<ClaimRoom>("claim_room"),
+  claim: (nano: string) => invoke<string>("claim", { nano }),
 
   diagnose: () => invoke<Report>("diagnose"),
   saveReport: () => invoke<string>("save_report"),

@@ -121,6 +121,10 @@ export type ReceiptLine = {
 /** When it was written, in seconds since 1970. */ unix_s: number, 
 /** Whether it is its session's last. */ is_final: boolean, };
 
+export type ClaimRoom = { 
+/** Credited, old enough and not paid. */ nano: string, 
+/** Of that, already claimed and waiting to be paid. */ waiting_nano: string, };
+
 export type Hours = { 
 /** Days on which they begin: Monday is 1, Tuesday 2, Wednesday 4, …, Sunday 64. */ days: number, 
 /** First minute of the day, 0–1439. */ from_min: number, 
@@ -183,4 +187,5 @@ export type View = {
 /** The language that is spoken, such as `fr`. */ language: string, 
 /** Whether the window was asked to close for the first time, which is explained before. */ is_closing: boolean, 
 /** Whether the program starts with its owner's session; `null` where it cannot arrange that. */ starts_at_login: boolean | null, 
+/** Whether every program that fills the screen can be seen; on Wayland only those of X11 can. */ sees_fullscreen: boolean, 
 /** The newer release, in a build that looks for one. */ new_release: NewRelease, };

@@ -39,18 +39,21 @@ export function refresh(): void {
 /// Does what a click asked for; `null` when it was refused, which the page then says.
 export async function ask<T>(command: () => Promise<T>): Promise<T | null> {
   refusal = null;
-  let answer: T | null = null;
   try {
-    answer = await command();
+    return await command();
   } catch (error) {
     refusal = asProblem(error);
+    return null;
+  } finally {
+    refresh();
   }
-  refresh();
-  return answer;
 }
 
 /// The same for commands that answer nothing: whether it was done.
 export async function act(command: () => Promise<void>): Promise<boolean> {
-  await ask(command);
-  return refusal === null;
+  const done = await ask(async () => {
+    await command();
+    return true;
+  });
+  return done !== null;
 }

@@ -3,6 +3,9 @@
 import { ago, bytes, t, told, until, type Args } from "./i18n";
 import type { Account, Link, Problem, Slice, Status } from "./ipc";
 
+/// The engine's word for a program that fills the screen, whose name it does not know.
+const FULLSCREEN = "fullscreen";
+
 /// The catalogue's advice, with the engine's own sentence behind it: that one has the values.
 export function problemWords(problem: Problem): string {
   const advice = told(`problem.${problem.code}`);
@@ -55,9 +58,13 @@ export function whyWords(status: Status): string {
     case "standing_by": {
       const why = status.standing_by;
       if (why === null) return t("why.standing_by");
-      const words = t(`standing_by.${why.reason}`, { detail: why.detail });
+      const isScreen = why.reason === "exclusive_app" && why.detail === FULLSCREEN;
+      const words = isScreen ? t("standing_by.fullscreen") : t(`standing_by.${why.reason}`, { detail: why.detail });
       return why.until_unix_s === null ? words : t("why.and_until", { words, time: until(why.until_unix_s) });
     }
+    case "no_device":
+      if (args.code !== "lost" || status.device.kind !== "ready") return t("why.no_device");
+      return t("why.device_lost", { device: status.device.name });
     default:
       return t(`why.${code}`, args as Args);
   }

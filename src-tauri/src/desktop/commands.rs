@@ -8,7 +8,7 @@ use super::diagnose as doctor;
 use super::shell::{self, Shell};
 use super::updates;
 use crate::doctor::Report;
-use crate::engine::{EngineError, PauseKind, Problem, ReceiptLine, Settings, View};
+use crate::engine::{ClaimRoom, EngineError, PauseKind, Problem, ReceiptLine, Settings, View};
 
 type Answer<T = ()> = Result<T, Problem>;
 
@@ -25,6 +25,7 @@ pub(super) fn handler() -> impl Fn(Invoke<Wry>) -> bool + Send + Sync + 'static 
         switch_device,
         save_settings,
         confirm_download,
+        slices_bytes,
         delete_slices,
         remove_everything,
         receipts,
@@ -35,6 +36,7 @@ pub(super) fn handler() -> impl Fn(Invoke<Wry>) -> bool + Send + Sync + 'static 
         new_wallet,
         set_password,
         unlock,
+        claim_room,
         claim,
         diagnose,
         save_report,
@@ -119,14 +121,24 @@ async fn confirm_download(yes: bool, shell: State<'_, Shell>) -> Answer {
 }
 
 #[tauri::command]
+async fn slices_bytes(shell: State<'_, Shell>) -> Answer<u64> {
+    answer(shell.engine.slices_bytes().await)
+}
+
+#[tauri::command]
 async fn delete_slices(shell: State<'_, Shell>) -> Answer {
     answer(shell.engine.delete_slices().await)
 }
 
+/// Ends the program as well: a new start would make a new wallet.
 #[tauri::command]
 async fn remove_everything(confirmed_without_backup: bool, app: AppHandle, shell: State<'_, Shell>) -> Answer {
     answer(shell.engine.remove_everything(confirmed_without_backup).await)?;
-    if shell.starts_at_login() == Some(true) { shell.start_at_login(&app, false) } else { Ok(()) }
+    if shell.starts_at_login() == Some(true) {
+        shell.start_at_login(&app, false)?;
+    }
+    shell::quit(&app).await;
+    Ok(())
 }
 
 #[tauri::command]
@@ -172,13 +184,18 @@ async fn unlock(password: String, shell: State<'_, Shell>) -> Answer {
 }
 
 #[tauri::command]
-async fn claim(nano: Option<String>, shell: State<'_, Shell>) -> Answer<String> {
-    answer(shell.engine.claim(nano).await)
+async fn claim_room(shell: State<'_, Shell>) -> Answer<ClaimRoom> {
+    answer(shell.engine.claim_room().await)
+}
+
+#[tauri::command]
+async fn claim(nano: String, shell: State<'_, Shell>) -> Answer<String> {
+    answer(shell.engine.claim(Some(nano)).await)
 }
 
 #[tauri::command]
 async fn diagnose(shell: State<'_, Shell>) -> Answer<Report> {
-    let report = doctor::examine(&shell.engine).await;
+    let report = doctor::examine(&shell).await;
     shell.keep_report(report.clone());
     Ok(report)
 }

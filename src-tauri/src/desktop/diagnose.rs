@@ -4,15 +4,23 @@ use std::path::PathBuf;
 
 use tauri::{AppHandle, Manager};
 
+use super::shell::Shell;
 use crate::doctor::{self, Report};
-use crate::engine::{Engine, Problem};
+use crate::engine::Problem;
+#[cfg(feature = "gpu")]
+use crate::kernel::gpu::GpuOptions;
 
 /// The file, in the user's downloads.
 const FILE: &str = "kvasir-report.txt";
 
 /// Looks at everything between this machine and the network that was joined.
-pub(super) async fn examine(engine: &Engine) -> Report {
-    doctor::examine(engine.examination().await).await
+pub(super) async fn examine(shell: &Shell) -> Report {
+    let options = doctor::Options {
+        #[cfg(feature = "gpu")]
+        gpu: GpuOptions::clone(&shell.gpu),
+        ..shell.engine.examination().await
+    };
+    doctor::examine(options).await
 }
 
 /// Writes a report, without what is private in it; gives its path.

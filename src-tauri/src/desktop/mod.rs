@@ -27,6 +27,8 @@ use tauri::{App, AppHandle, Manager, RunEvent, WindowEvent};
 use tokio::runtime::Runtime;
 
 use crate::engine::{Engine, EngineConfig, FindHardware, Tray};
+#[cfg(feature = "gpu")]
+use crate::kernel::gpu::GpuOptions;
 use crate::net::dial::{Connector, Outbound};
 use crate::wallet::OsKeyStore;
 use crate::worker::network;
@@ -47,6 +49,9 @@ pub struct Options {
     pub outbound: Outbound,
     /// Finds what computes; its results may be kept in the directory.
     pub hardware: Box<dyn FnOnce(&Path) -> FindHardware + Send>,
+    /// Which GPU the doctor looks for, and how.
+    #[cfg(feature = "gpu")]
+    pub gpu: GpuOptions,
     /// A join code, or the file with one, to show at the start.
     pub join: Option<String>,
     /// Whether to wait in the tray.
@@ -128,7 +133,13 @@ fn start(app: &mut App, options: Options) -> Result<(), tauri::Error> {
     // The engine's task ends with its last handle, or with Quit.
     let (engine, _) =
         Engine::start(EngineConfig { memory_bytes: options.memory_bytes, outbound: options.outbound, ..config });
-    let shell = Shell::new(engine, app.handle(), state);
+    let shell = Shell::new(
+        engine,
+        app.handle(),
+        state,
+        #[cfg(feature = "gpu")]
+        options.gpu,
+    );
     app.manage(shell.clone());
     let face = Face::of(&shell.views().borrow());
     let icon = tray::Icon::build(app.handle(), &face).map(|icon| (icon, face));

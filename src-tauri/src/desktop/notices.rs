@@ -4,7 +4,9 @@
 //! not backed up; a desktop without a notification service misses nothing else.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
+use tokio::time::timeout;
 use tracing::info;
 use zbus::Connection;
 use zbus::zvariant::Value;
@@ -13,6 +15,8 @@ use super::shell::Shell;
 use super::words::Words;
 use crate::engine::{State, Status, WalletState};
 
+/// Longest wait for a notification service; one that hangs keeps back no other notice.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Where the desktop decides how long a notice stays.
 const ITS_OWN_TIME: i32 = -1;
 
@@ -47,10 +51,12 @@ pub(super) async fn keep(shell: Shell) {
     while views.changed().await.is_ok() {
         let status = views.borrow_and_update().engine.clone();
         let news = told.news(&status, Words::of(status.settings.language));
-        if let Some((title, text)) = news.filter(|_| status.settings.notifications)
-            && let Err(error) = tell(&title, &text).await
-        {
-            info!(%error, "the desktop takes no notices");
+        if let Some((title, text)) = news.filter(|_| status.settings.notifications) {
+            match timeout(PATIENCE, tell(&title, &text)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => info!(%error, "the desktop takes no notices"),
+                Err(_) => info!("the desktop's notification service does not answer"),
+            }
         }
     }
 }

@@ -12,7 +12,10 @@ use super::words::Words;
 use super::{autostart, window};
 use crate::doctor::Report;
 use crate::engine::{Engine, NewRelease, Problem, Tray, View};
+#[cfg(feature = "gpu")]
+use crate::kernel::gpu::GpuOptions;
 use crate::shutdown;
+use crate::worker::courtesy;
 
 /// The file that remembers that the first close was explained.
 const EXPLAINED: &str = "close-explained";
@@ -27,20 +30,26 @@ pub(super) struct Shell {
     feeding: Arc<Mutex<Option<JoinHandle<()>>>>,
     /// This installation's files.
     pub state_dir: Arc<Path>,
+    /// Which GPU the doctor looks for, and how.
+    #[cfg(feature = "gpu")]
+    pub gpu: Arc<GpuOptions>,
     /// What the doctor found last.
     report: Arc<Mutex<Option<Report>>>,
 }
 
 impl Shell {
-    pub fn new(engine: Engine, app: &AppHandle, state_dir: PathBuf) -> Self {
+    pub fn new(engine: Engine, app: &AppHandle, state_dir: PathBuf, #[cfg(feature = "gpu")] gpu: GpuOptions) -> Self {
         let (version, starts_at_login) = (app.package_info().version.to_string(), autostart::is_on(app));
-        let mut view = View { engine: engine.status(), version, starts_at_login, ..View::default() };
+        let sees_fullscreen = courtesy::sees_fullscreen();
+        let mut view = View { engine: engine.status(), version, starts_at_login, sees_fullscreen, ..View::default() };
         view.language = words_of(&view).code().to_owned();
         Self {
             engine,
             view: Arc::new(watch::Sender::new(view)),
             feeding: Arc::default(),
             state_dir: state_dir.into(),
+            #[cfg(feature = "gpu")]
+            gpu: Arc::new(gpu),
             report: Arc::default(),
         }
     }

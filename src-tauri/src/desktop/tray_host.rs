@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use tokio::time::timeout;
 use zbus::fdo::DBusProxy;
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, Proxy};
@@ -13,6 +14,8 @@ use crate::engine::Tray;
 const WATCHER: &str = "org.kde.StatusNotifierWatcher";
 /// A host registers a moment after its watcher has appeared.
 const SETTLE: Duration = Duration::from_millis(500);
+/// Longest wait for the watcher's answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Keeps the shell's word on the tray true; without a bus there is no host.
 pub(super) async fn watch(shell: Shell) {
@@ -35,8 +38,9 @@ async fn listen(shell: &Shell) -> zbus::Result<()> {
     }
 }
 
+/// A watcher that does not answer shows nothing.
 async fn has_host(connection: &Connection) -> bool {
-    ask(connection).await.unwrap_or(false)
+    matches!(timeout(PATIENCE, ask(connection)).await, Ok(Ok(true)))
 }
 
 async fn ask(connection: &Connection) -> zbus::Result<bool> {

@@ -22,27 +22,29 @@ pub(super) const FILES: (&str, &str) = ("files", "Open files");
 /// Whether a GPU computes here; loads drivers, so it blocks.
 #[cfg(feature = "gpu")]
 pub(super) fn gpu(options: &Options) -> Check {
-    use crate::kernel::gpu::adapters::{Found, survey};
+    use crate::kernel::gpu::listing::{Listed, list};
     let (id, title) = GPU;
-    let seen = survey(&options.gpu);
-    let tell = |found: &Found| {
-        let info = &found.info;
-        let driver = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
+    let listing = match list(&options.gpu) {
+        Ok(listing) => listing,
+        Err(error) => return Check::warn(id, title, error.to_string(), "the CPU computes until that is mended"),
+    };
+    let tell = |adapter: &Listed| {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
-        let memory = match (found.budget.heap_bytes, found.budget.free_bytes()) {
+        let memory = match (adapter.heap_bytes, adapter.free_bytes) {
             (Some(all), Some(free)) => format!("{:.1} GiB, {:.1} free", gib(all), gib(free)),
             _ => "memory not told".to_owned(),
         };
-        let kind = if found.is_software() { ", a program on the CPU" } else { "" };
-        format!("{}{kind}, driver {}, {memory}", found.label(), driver.trim())
+        let kind = if adapter.is_software { ", a program on the CPU" } else { "" };
+        format!("{}{kind}, driver {}, {memory}", adapter.label, adapter.driver)
     };
-    if seen.usable.is_empty() {
+    if let Some(lacks) = &listing.lacks {
+        let why = |adapter: &Listed| adapter.passed_over.clone().unwrap_or_default();
         let others: Vec<String> =
-            seen.passed_over.iter().map(|(found, why)| format!("{} – {why}", tell(found))).collect();
+            listing.adapters.iter().map(|adapter| format!("{} – {}", tell(adapter), why(adapter))).collect();
         let found = if others.is_empty() { "none: the CPU computes".to_owned() } else { others.join("; ") };
-        return Check::warn(id, title, found, seen.surroundings.advice());
+        return Check::warn(id, title, found, lacks.advice.clone());
     }
-    Check::ok(id, title, seen.usable.iter().map(tell).collect::<Vec<_>>().join("; "))
+    Check::ok(id, title, listing.usable().map(tell).collect::<Vec<_>>().join("; "))
 }
 
 /// Without its feature a program has nothing to look with.

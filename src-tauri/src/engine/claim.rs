@@ -1,7 +1,7 @@
 //! Claims to be paid: asks a gateway what may be claimed, signs the words, and hands them in.
 
 use futures_util::FutureExt;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::net::https::{self, Gateway, HttpsError};
@@ -46,6 +46,7 @@ impl ClaimError {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
+            Self::Gateway(HttpsError::Refused { code, .. }) if code == "claim_often" => "claim_often",
             Self::Gateway(HttpsError::Refused { .. }) => "claim_refused",
             Self::Gateway(_) => "gateway_unreachable",
             Self::Operator { .. } => "claim_operator",
@@ -55,6 +56,16 @@ impl ClaimError {
     }
 }
 
+/// What may be claimed now, for windows; nano-KVR as text, because a page's numbers are floats.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct ClaimRoom {
+    /// Credited, old enough and not paid.
+    pub nano: String,
+    /// Of that, already claimed and waiting to be paid.
+    pub waiting_nano: String,
+}
+
 /// What a gateway says may be claimed.
 #[derive(Deserialize)]
 struct Claimable {
@@ -62,6 +73,14 @@ struct Claimable {
     settled_nano_kvr: NanoKvr,
     lifetime_nano_kvr: NanoKvr,
     sequence: u64,
+    open_nano_kvr: Option<NanoKvr>,
+}
+
+impl Claimable {
+    /// Nano-KVR that a claim may ask for.
+    fn most(&self) -> u64 {
+        self.lifetime_nano_kvr.0.saturating_sub(self.settled_nano_kvr.0)
+    }
 }
 
 /// A signed claim on its way.
@@ -82,6 +101,31 @@ impl Prepared<'_> {
     }
 }
 
+/// What a wallet may claim now.
+///
+/// # Errors
+/// A gateway of another operator, or none that answers.
+pub async fn room(wallet: PublicKey, gateways: &[Gateway], operator: PublicKey) -> Result<ClaimRoom, ClaimError> {
+    let (_, claimable) = claimable(wallet, gateways, operator).await?;
+    let waiting = claimable.open_nano_kvr.map_or(0, |open| open.0.saturating_sub(claimable.settled_nano_kvr.0));
+    Ok(ClaimRoom { nano: claimable.most().to_string(), waiting_nano: waiting.to_string() })
+}
+
+/// What the first gateway that answers says, and which one that is. None of them chooses for whom a wallet signs.
+async fn claimable<'a>(
+    wallet: PublicKey,
+    gateways: &'a [Gateway],
+    operator: PublicKey,
+) -> Result<(&'a Gateway, Claimable), ClaimError> {
+    let path = format!("/v1/wallets/{wallet}/claim");
+    let ask = |gateway: &'a Gateway| gateway.get::<Claimable>(&path).boxed();
+    let (gateway, claimable) = https::first(gateways, ask).await?;
+    if claimable.operator != operator {
+        return Err(ClaimError::Operator { expected: operator, got: claimable.operator });
+    }
+    Ok((gateway, claimable))
+}
+
 /// Signs a claim of `nano` of what may be claimed, of all of it when `None`.
 ///
 /// # Errors
@@ -93,14 +137,8 @@ pub async fn prepare<'a>(
     nano: Option<&str>,
     expires_unix_s: u64,
 ) -> Result<Prepared<'a>, ClaimError> {
-    let path = format!("/v1/wallets/{}/claim", wallet.address());
-    let ask = |gateway: &'a Gateway| gateway.get::<Claimable>(&path).boxed();
-    let (gateway, claimable) = https::first(gateways, ask).await?;
-    if claimable.operator != operator {
-        return Err(ClaimError::Operator { expected: operator, got: claimable.operator });
-    }
-    let settled = claimable.settled_nano_kvr;
-    let most = claimable.lifetime_nano_kvr.0.saturating_sub(settled.0);
+    let (gateway, claimable) = claimable(wallet.address(), gateways, operator).await?;
+    let (settled, most) = (claimable.settled_nano_kvr, claimable.most());
     if most == 0 {
         return Err(ClaimError::Nothing { settled });
     }

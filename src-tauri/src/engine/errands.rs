@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::claim::{self, CLAIM_LASTS_S, ClaimError};
+use super::claim::{self, CLAIM_LASTS_S, ClaimError, ClaimRoom};
 use super::work::EXPERTS_DIR;
-use super::{Context, Engine, EngineError, GONE, Order, ReceiptLine, WalletState, receipts};
+use super::{Context, Engine, EngineError, GONE, Order, ReceiptLine, WalletState, receipts, remove};
 use crate::doctor::{self, WalletFound};
 use crate::net::dial::{Connector, Outbound};
 use crate::net::https::Gateway;
+use crate::wallet::Wallet;
+use crate::wire::invite::Invite;
 use crate::worker::network;
 
 impl Engine {
@@ -18,17 +20,40 @@ impl Engine {
     /// # Errors
     /// No wallet or network, an amount that cannot be claimed, or a gateway that refuses.
     pub async fn claim(&self, nano: Option<String>) -> Result<String, EngineError> {
-        let Context { wallet, network, .. } = self.context().await?;
-        let wallet = wallet.ok_or(EngineError::NoWallet)?;
-        let network = network.ok_or(EngineError::NoNetwork)?;
-        let connector =
-            Arc::new(Connector::new(&Outbound { network_ca_pem: network.ca_pem, ..self.outbound.clone() })?);
-        let gateway = |url: &String| Gateway::at(url, Arc::clone(&connector));
-        let gateways = network.gateways.iter().map(gateway).collect::<Result<Vec<_>, _>>().map_err(ClaimError::from)?;
+        let (wallet, network, gateways) = self.gateways().await?;
         let expires_unix_s = self.clock.unix_ms() / 1000 + CLAIM_LASTS_S;
         let prepared = claim::prepare(&wallet, &gateways, network.operator, nano.as_deref(), expires_unix_s).await?;
         prepared.hand_in().await?;
         Ok(prepared.claim.text)
+    }
+
+    /// What may be claimed now.
+    ///
+    /// # Errors
+    /// No wallet or network, or a gateway that does not say.
+    pub async fn claim_room(&self) -> Result<ClaimRoom, EngineError> {
+        let (wallet, network, gateways) = self.gateways().await?;
+        Ok(claim::room(wallet.address(), &gateways, network.operator).await?)
+    }
+
+    /// Who asks, in which network, and the ways there.
+    async fn gateways(&self) -> Result<(Arc<Wallet>, Invite, Vec<Gateway>), EngineError> {
+        let Context { wallet, network, .. } = self.context().await?;
+        let wallet = wallet.ok_or(EngineError::NoWallet)?;
+        let network = network.ok_or(EngineError::NoNetwork)?;
+        let outbound = Outbound { network_ca_pem: network.ca_pem.clone(), ..self.outbound.clone() };
+        let connector = Arc::new(Connector::new(&outbound)?);
+        let gateway = |url: &String| Gateway::at(url, Arc::clone(&connector));
+        let gateways = network.gateways.iter().map(gateway).collect::<Result<Vec<_>, _>>().map_err(ClaimError::from)?;
+        Ok((wallet, network, gateways))
+    }
+
+    /// Bytes that downloaded slices take of the disk.
+    ///
+    /// # Errors
+    /// A directory that cannot be read.
+    pub async fn slices_bytes(&self) -> Result<u64, EngineError> {
+        remove::slices_bytes(self.state_dir.to_path_buf()).await
     }
 
     /// The receipts that the worker kept, newest first.

@@ -46,6 +46,7 @@ use crate::wire::invite::Invite;
 use crate::worker::courtesy::{LOOK_EVERY, Sources};
 
 pub use account::Intervals;
+pub use claim::ClaimRoom;
 pub use devices::{FindHardware, Found, Search, Searching};
 pub use error::{AccountProblem, EngineError};
 pub use facts::{

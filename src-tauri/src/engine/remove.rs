@@ -27,6 +27,23 @@ const OURS: &[&str] = &[
     "close-explained",
 ];
 
+/// Bytes of the files that [`slices`] removes.
+pub(super) async fn slices_bytes(state_dir: PathBuf) -> Result<u64, EngineError> {
+    let counting = spawn_blocking(move || {
+        let dir = state_dir.join(EXPERTS_DIR);
+        match fs::read_dir(&dir) {
+            // One that goes meanwhile takes nothing.
+            Ok(entries) => {
+                let files = entries.flatten().filter_map(|entry| entry.metadata().ok()).filter(fs::Metadata::is_file);
+                Ok(files.map(|file| file.len()).sum())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(source) => Err(KeptError::Io { path: dir, source }),
+        }
+    });
+    Ok(counting.await.map_err(|_| EngineError::Gone("the thread that counts files"))??)
+}
+
 /// Removes every expert.
 pub(super) async fn slices(state_dir: PathBuf) -> Result<(), EngineError> {
     let removing = spawn_blocking(move || remove(&state_dir.join(EXPERTS_DIR)));

@@ -341,6 +341,8 @@ pub struct View {
     pub is_closing: bool,
     /// Whether the program starts with its owner's session; `null` where it cannot arrange that.
     pub starts_at_login: Option<bool>,
+    /// Whether every program that fills the screen can be seen; on Wayland only those of X11 can.
+    pub sees_fullscreen: bool,
     /// The newer release, in a build that looks for one.
     pub new_release: NewRelease,
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use ts_rs::{Config, TS};
 
+use super::claim::ClaimRoom;
 use super::facts::*;
 use super::release::NewRelease;
 use super::settings::{Language, Settings};
@@ -39,6 +40,7 @@ fn the_windows_types_are_written_from_these() {
         DayEarned::decl(&config),
         Account::decl(&config),
         ReceiptLine::decl(&config),
+        ClaimRoom::decl(&config),
         Hours::decl(&config),
         Language::decl(&config),
         Settings::decl(&config),

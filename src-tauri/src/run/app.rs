@@ -25,10 +25,13 @@ pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<Exit
     spare_the_web_view();
     let memory_bytes = flags.memory.as_deref().map(|text| parse_bytes("--memory", text)).transpose()?;
     let (device, gpu) = (flags.device.unwrap_or(Device::Auto), flags.gpu.clone());
+    let wanted = Wanted { gpu, memory_bytes, looker: device::own_program(), ..Wanted::default() };
+    #[cfg(feature = "gpu")]
+    let gpu = wanted.options();
     // Fires when the app is over.
     let (_over, until) = shutdown::channel();
     let hardware = Box::new(move |state: &Path| -> FindHardware {
-        let wanted = Wanted { gpu, memory_bytes, cache: Some(state.join("gpu")), ..Wanted::default() };
+        let wanted = Wanted { cache: Some(state.join("gpu")), ..wanted };
         Box::new(move |off| {
             let (wanted, until) = (Wanted { off, ..wanted.clone() }, until.clone());
             Box::pin(async move { device::search(device, wanted, all_threads(), &until).await })
@@ -38,7 +41,17 @@ pub fn run(flags: &RoleFlags, open: Option<String>, hidden: bool) -> Result<Exit
     let runtime = super::runtime()?;
     let proxy = flags.network.proxy.clone().unwrap_or_default();
     let outbound = Outbound { proxy, extra_ca: flags.network.ca.iter().cloned().collect(), ..Outbound::default() };
-    let options = Options { state: flags.state.clone(), memory_bytes, outbound, hardware, join, hidden };
+    let state = flags.state.clone();
+    let options = Options {
+        state,
+        memory_bytes,
+        outbound,
+        hardware,
+        #[cfg(feature = "gpu")]
+        gpu,
+        join,
+        hidden,
+    };
     let ended = desktop::run(options, &runtime);
     // A keyring may still ask for its password, or a driver look for its card: nobody waits for them any more.
     runtime.shutdown_timeout(LAST_WORK);

@@ -161,7 +161,19 @@ fn sampling(args: &GenerateArgs) -> Result<Sampling, AnyError> {
 /// `kvasir gpu`.
 #[cfg(feature = "gpu")]
 pub fn gpu(args: GpuArgs) -> Result<ExitCode, AnyError> {
-    let report = crate::kernel::gpu::report(args.allow_software);
+    use crate::kernel::gpu::{listing, report};
+    let off = args.off.iter().cloned().collect();
+    let options = device::Wanted { gpu: args.gpu, off, ..device::Wanted::default() }.options();
+    if args.list {
+        let listing = listing::list(&options)?;
+        if args.json {
+            say(serde_json::to_string(&listing)?)?
+        } else {
+            say(&listing)?
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let report = report(&options);
     if args.json {
         say(serde_json::to_string_pretty(&report)?)?
     } else {

@@ -33,6 +33,11 @@ pub(super) fn cpu(threads: usize) -> Result<Arc<dyn ExpertCompute>, AnyError> {
     Ok(Arc::new(CpuKernel::new(CpuPath::detect()?, threads)?))
 }
 
+/// This program, as it can be started again: on Linux also after an update has put another file in its place.
+pub(super) fn own_program() -> Option<PathBuf> {
+    if cfg!(target_os = "linux") { Some(PathBuf::from("/proc/self/exe")) } else { std::env::current_exe().ok() }
+}
+
 /// Which GPU, and how much of it.
 #[derive(Clone, Default)]
 #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "wishes that only a GPU can meet"))]
@@ -44,14 +49,16 @@ pub(super) struct Wanted {
     pub memory_bytes: Option<u64>,
     /// Where tuning results are kept.
     pub cache: Option<PathBuf>,
+    /// This program, which looks at drivers in a process of its own; they are looked at here when absent.
+    pub looker: Option<PathBuf>,
 }
 
 impl Wanted {
     #[cfg(feature = "gpu")]
     pub fn options(&self) -> crate::kernel::gpu::GpuOptions {
-        let (GpuFlags { name, allow_software }, cache) = (self.gpu.clone(), self.cache.clone());
-        let (memory_bytes, off) = (self.memory_bytes, self.off.clone());
-        crate::kernel::gpu::GpuOptions { adapter: name, off, allow_software, memory_bytes, cache, ..Default::default() }
+        let Self { gpu: GpuFlags { name, allow_software }, off, memory_bytes, cache, looker } = self.clone();
+        let checked = false;
+        crate::kernel::gpu::GpuOptions { adapter: name, off, allow_software, memory_bytes, cache, checked, looker }
     }
 
     /// Opens the GPU, or says why there is none; blocks.
@@ -70,24 +77,20 @@ impl Wanted {
         Err("this program was built without its feature gpu".to_owned())
     }
 
-    /// Every GPU that could be wished for, switched off or not; blocks.
+    /// Every GPU that could be wished for, switched off or not; blocks. Where looking fails, opening says why.
     #[cfg(all(feature = "desktop", feature = "gpu"))]
     pub fn gpus(&self) -> Vec<engine::Found> {
-        use crate::kernel::gpu::adapters::{Found as Adapter, survey};
-        use crate::kernel::gpu::choice::PassedOver;
-        let survey = survey(&Self { off: BTreeSet::new(), ..self.clone() }.options());
-        let found = |adapter: &Adapter, unusable: Option<String>| engine::Found {
-            id: adapter.identity.to_string(),
-            name: adapter.info.name.clone(),
+        use crate::kernel::gpu::listing::list;
+        let listing = list(&Self { off: BTreeSet::new(), ..self.clone() }.options());
+        let own = listing.into_iter().flat_map(|listing| listing.adapters).filter(|adapter| adapter.is_own);
+        own.map(|adapter| engine::Found {
+            id: adapter.identity,
+            name: adapter.name,
             kind: DeviceKind::Gpu,
-            memory_bytes: adapter.budget.heap_bytes.unwrap_or(0),
-            unusable,
-        };
-        let usable = survey.usable.iter().map(|adapter| found(adapter, None));
-        // The same card through another driver is no other card, and a program on the CPU is none at all.
-        let is_card = |why: &PassedOver| !matches!(why, PassedOver::SameGpu { .. } | PassedOver::Software);
-        let others = survey.passed_over.iter().filter(|(_, why)| is_card(why));
-        usable.chain(others.map(|(adapter, why)| found(adapter, Some(why.to_string())))).collect()
+            memory_bytes: adapter.heap_bytes.unwrap_or(0),
+            unusable: adapter.passed_over,
+        })
+        .collect()
     }
 
     #[cfg(all(feature = "desktop", not(feature = "gpu")))]
@@ -175,7 +178,12 @@ pub(super) async fn for_worker(
     if device == Device::Auto && cfg!(feature = "gpu") {
         let shutdown = shutdown.clone();
         tokio::spawn(async move {
-            match found(&wanted, &shutdown, |_| Ok(())).await {
+            let looked = tokio::select! {
+                looked = found(&wanted, &shutdown, |_| Ok(())) => looked,
+                // Whoever asked has asked anew, for other devices perhaps.
+                () = newest.closed() => Found::Stopped,
+            };
+            match looked {
                 Found::Gpu(kernel) => {
                     tracing::info!(device = kernel.device(), "a GPU appeared; moving to it");
                     newest.send_replace(Hardware { kernel, why: FOUND.to_owned() });

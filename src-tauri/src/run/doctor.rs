@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "gpu")]
+use super::device::{self, Wanted};
 use super::{AnyError, runtime, say, tell};
 use crate::cli::DoctorArgs;
 use crate::config::Site;
@@ -75,7 +77,7 @@ fn options(config: Site) -> Result<Options, AnyError> {
         wallet,
         rules: config.rules,
         #[cfg(feature = "gpu")]
-        gpu: super::device::Wanted { gpu: config.gpu, ..Default::default() }.options(),
+        gpu: Wanted { gpu: config.gpu, looker: device::own_program(), ..Wanted::default() }.options(),
         ..Options::new(config.state)
     })
 }

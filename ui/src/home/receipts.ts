@@ -12,7 +12,7 @@ const SHOWN_MAX = 200;
 function row(receipt: ReceiptLine): HTMLElement {
   const worth = receipt.nano;
   const amount =
-    worth === null ? h("td", {}, "–") : h("td", { title: `${nano(worth)} nano-KVR` }, kvr(worth));
+    worth === null ? h("td", {}, "–") : h("td", { title: `${nano(worth)} nano-KVR`, "data-nano": worth }, kvr(worth));
   return h("tr", {}, h("th", { scope: "row" }, when(receipt.unix_s)), h("td", {}, number(receipt.work_bytes)), amount);
 }
 
@@ -29,7 +29,6 @@ export function receipts(): Part {
   const load = async (): Promise<void> => {
     const found = await ask(engine.receipts);
     if (found === null) return;
-    found.sort((a, b) => b.unix_s - a.unix_s);
     refill(list, found.length === 0 ? h("p", { class: "small" }, t("receipts.none")) : table(found));
   };
   const more = h(

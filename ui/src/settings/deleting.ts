@@ -1,21 +1,27 @@
 // What can be taken off this computer: the slices that were fetched, or everything.
 
 import { confirmed } from "../dialog";
-import { button, h } from "../dom";
+import { button, h, say } from "../dom";
 import { engine } from "../engine";
-import { t } from "../i18n";
-import { act, lastView } from "../store";
+import { bytes, t } from "../i18n";
+import { act, ask, lastView } from "../store";
 
-async function deleteSlices(): Promise<void> {
+/// Deletes the slices if that is meant; says what came of it.
+async function deleteSlices(): Promise<string> {
+  const taken = await ask(engine.slicesBytes);
+  if (taken === null) return "";
+  if (taken === 0) return t("delete.slices.none");
+  const size = bytes(taken);
   const question = {
     id: "delete-slices",
     title: t("delete.slices.title"),
-    body: [h("p", {}, t("delete.slices.body"))],
+    body: [h("p", { id: "delete-slices-size" }, t("delete.slices.body", { size }))],
     yes: t("delete.yes"),
     no: t("cancel"),
     isGrave: true,
   };
-  if (await confirmed(question)) await act(engine.deleteSlices);
+  const isDone = (await confirmed(question)) && (await act(engine.deleteSlices));
+  return isDone ? t("delete.slices.done", { size }) : "";
 }
 
 async function removeEverything(): Promise<void> {
@@ -34,6 +40,8 @@ async function removeEverything(): Promise<void> {
 }
 
 export function deleting(): HTMLElement {
+  const said = h("p", { id: "deleted", role: "status", class: "small" });
+  const slices = async (): Promise<void> => say(said, await deleteSlices());
   return h(
     "section",
     { class: "card" },
@@ -42,8 +50,9 @@ export function deleting(): HTMLElement {
     h(
       "div",
       { class: "row" },
-      button("delete-slices-ask", t("delete.slices"), deleteSlices, "quiet"),
+      button("delete-slices-ask", t("delete.slices"), slices, "quiet"),
       button("remove-ask", t("remove"), removeEverything, "quiet grave"),
     ),
+    said,
   );
 }

@@ -40,11 +40,17 @@ function gigabytes(id: string, label: string, help: string, isOptional: boolean)
   const props = { id, type: "number", min: 0.1, step: "any", required: !isOptional, "aria-describedby": `${id}-help` };
   const box = h("input", { ...props, inputmode: "decimal" });
   const note = h("p", { id: `${id}-help`, class: "small" }, help);
+  // What nobody changed is not rounded by being shown.
+  let filled = { text: "", value: null as number | null };
   return {
     root: h("div", { class: "field" }, h("label", { for: id }, label), box, note),
-    fill: (value) => void (box.value = value === null ? "" : String(Math.round(value / 1e6) / 1e3)),
+    fill(value) {
+      box.value = value === null ? "" : String(Math.round(value / 1e6) / 1e3);
+      filled = { text: box.value, value };
+    },
     read() {
       if (!box.checkValidity()) return undefined;
+      if (box.value === filled.text) return filled.value;
       return box.value === "" ? null : Math.round(box.valueAsNumber * GIGABYTE);
     },
   };

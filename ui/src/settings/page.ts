@@ -32,9 +32,9 @@ function fields(changed: () => void): Fields {
 
 /// What the form says, on top of what there is; `null` where a field cannot be meant.
 function read(form: Fields, before: Settings): Settings | null {
-  const read = Object.entries(form).map(([name, field]) => [name, (field as Field<unknown>).read()] as const);
-  if (read.some(([, value]) => value === undefined)) return null;
-  return { ...before, ...Object.fromEntries(read) };
+  const wish = Object.entries(form).map(([name, field]) => [name, (field as Field<unknown>).read()] as const);
+  if (wish.some(([, value]) => value === undefined)) return null;
+  return { ...before, ...Object.fromEntries(wish) };
 }
 
 function fill(form: Fields, settings: Settings): void {
@@ -55,6 +55,7 @@ export function settingsPage(): Part {
     say(said, words);
   };
   const form = fields(touch);
+  const unseen = h("p", { id: "fullscreen-unseen", class: "small" }, t("set.fullscreen.unseen"));
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
     const before = lastView()?.engine.settings;
@@ -83,7 +84,7 @@ export function settingsPage(): Part {
       { id: "settings", submit, input: touch },
       group(t("set.power"), form.duty_percent, form.vram_cap_bytes, form.disk_cap_bytes),
       group(t("set.when"), form.schedule, form.only_when_idle, form.on_battery, form.on_metered),
-      group(t("set.courtesy"), form.pause_for_fullscreen, form.pause_for_apps),
+      group(t("set.courtesy"), form.pause_for_fullscreen, { root: unseen }, form.pause_for_apps),
       group(t("set.network"), form.gateways),
       group(t("set.window"), form.notifications, form.language),
       h("div", { class: "row bar-below" }, save, undo, said),
@@ -99,6 +100,7 @@ export function settingsPage(): Part {
     root,
     update(view) {
       follow(view.engine.settings);
+      unseen.hidden = view.sees_fullscreen;
       login.root.hidden = view.starts_at_login === null;
       login.fill(view.starts_at_login === true);
     },

@@ -33,8 +33,8 @@ class Row {
 
   constructor(id: string, hours: Hours, remove: (row: Row) => void) {
     const isOn = (at: number): boolean => (hours.days & (1 << at)) !== 0;
-    this.days = weekdays().map((_, at) => h("input", { id: `${id}-day-${at}`, type: "checkbox", checked: isOn(at) }));
     const names = weekdays();
+    this.days = names.map((_, at) => h("input", { id: `${id}-day-${at}`, type: "checkbox", checked: isOn(at) }));
     const labels = this.days.map((box, at) => h("label", { class: "day" }, box, h("span", {}, names[at] ?? "")));
     this.from = time(`${id}-from`, t("schedule.from"), hours.from_min);
     this.to = time(`${id}-to`, t("schedule.to"), hours.to_min);

@@ -1,8 +1,10 @@
-// A claim: the wallet signs what it wants to be paid, and the gateway takes it.
+// A claim: what may be claimed is asked for, the amount is shown, the wallet signs it, and the gateway takes it.
 
+import { confirmed } from "../dialog";
 import { h, refill, say } from "../dom";
 import { engine } from "../engine";
 import { kvr, nano, t } from "../i18n";
+import type { ClaimRoom } from "../ipc";
 import { ask, type Part } from "../store";
 
 /// Nano-KVR of a KVR amount as typed, with a point or a comma; `undefined` for anything else.
@@ -16,6 +18,19 @@ export function nanoOf(text: string): string | undefined {
 /// The claim's own words are what was signed.
 function signed(text: string): HTMLElement {
   return h("div", {}, h("p", { class: "good" }, t("claim.done")), h("p", { id: "claim-text", class: "mono" }, text));
+}
+
+/// Whether this amount is meant.
+async function isMeant(amount: string, room: ClaimRoom): Promise<boolean> {
+  const exact = h("p", { id: "claim-exact" }, t("claim.confirm.body", { kvr: kvr(amount, 9), nano: nano(amount) }));
+  const waits = t("claim.confirm.waiting", { kvr: kvr(room.waiting_nano, 9) });
+  return confirmed({
+    id: "claim-confirm",
+    title: t("claim.confirm.title"),
+    body: [exact, room.waiting_nano === "0" ? null : h("p", { class: "small" }, waits)],
+    yes: t("claim.yes"),
+    no: t("cancel"),
+  });
 }
 
 export function claim(): Part {
@@ -32,7 +47,12 @@ export function claim(): Part {
     const wish = amount.value.trim() === "" ? null : nanoOf(amount.value);
     if (wish === undefined) return refill(said, h("p", { class: "warning" }, t("claim.invalid")));
     refill(said);
-    const made = await ask(() => engine.claim(wish));
+    const room = await ask(engine.claimRoom);
+    if (room === null) return;
+    const sum = wish ?? room.nano;
+    // Of nothing there is nothing to confirm: the engine says what is wrong.
+    if (sum !== "0" && !(await isMeant(sum, room))) return;
+    const made = await ask(() => engine.claim(sum));
     if (made === null) return;
     amount.value = "";
     refill(said, signed(made));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use wgpu::{Adapter, AdapterInfo, Backends, DeviceType, DownlevelFlags, Instance, InstanceDescriptor, Limits};
 
 use super::choice::{Candidate, Identity, PassedOver, judge};
+use super::listing::list;
 use super::memory::Budget;
 use super::surroundings::Surroundings;
 use super::{GpuError, GpuOptions};
@@ -107,9 +108,15 @@ pub fn survey(options: &GpuOptions) -> Survey {
 /// Looks for an adapter as long as `patience`; blocks.
 ///
 /// # Errors
-/// [`GpuError::NoAdapter`] with everything that was seen.
+/// [`GpuError::NoAdapter`] with everything that was seen, [`GpuError::Drivers`] for a look that did not end well.
 pub fn detect(options: &GpuOptions, patience: Duration) -> Result<Found, GpuError> {
     let look = || {
+        // Whoever lets another process look loads no driver here before that one found something.
+        if options.looker.is_some()
+            && let Some(lacks) = list(options)?.lacks
+        {
+            return Err(lacks.into());
+        }
         let mut survey = survey(options);
         if survey.usable.is_empty() { Err(survey.no_adapter(options)) } else { Ok(survey.usable.swap_remove(0)) }
     };

@@ -13,6 +13,14 @@ pub enum GpuError {
         /// What to do about it.
         advice: String,
     },
+    /// A driver that crashes or hangs when it is looked at.
+    #[error(
+        "expected the graphics drivers to show their GPUs, got {got}: update them, or remove the one that is at fault"
+    )]
+    Drivers {
+        /// How the look ended.
+        got: String,
+    },
     /// The driver refused a device, or a resource that every device has.
     #[error("{adapter}: expected a device, got {reason}")]
     Device {

@@ -13,6 +13,7 @@ mod device;
 mod error;
 mod kernel;
 mod layout;
+pub mod listing;
 pub mod memory;
 pub mod params;
 mod pipelines;
@@ -35,7 +36,7 @@ use std::path::PathBuf;
 pub use error::GpuError;
 pub use kernel::{Activity, GpuKernel};
 pub use readiness::Variant;
-pub use report::{AdapterReport, Measured, Report, Throughput, TypeResult, report, report_with};
+pub use report::{AdapterReport, Measured, Report, Throughput, TypeResult, report};
 
 /// Which adapter to use, and how much of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -52,6 +53,8 @@ pub struct GpuOptions {
     pub cache: Option<PathBuf>,
     /// Shaders test every index: slower, for tests.
     pub checked: bool,
+    /// This program, which looks at drivers first in a process of its own: one that crashes there takes nothing with it.
+    pub looker: Option<PathBuf>,
 }
 
 #[cfg(test)]

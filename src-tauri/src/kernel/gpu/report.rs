@@ -122,15 +122,9 @@ pub struct Throughput {
     pub assignments_per_s: f64,
 }
 
-/// Looks at every adapter of this machine and measures the usable ones.
+/// Looks at every adapter of this machine and measures those that `options` choose, with their cache of tuning results.
 #[must_use]
-pub fn report(allow_software: bool) -> Report {
-    report_with(&GpuOptions { allow_software, ..GpuOptions::default() })
-}
-
-/// The same for the adapters that `options` choose, with their cache of tuning results.
-#[must_use]
-pub fn report_with(options: &GpuOptions) -> Report {
+pub fn report(options: &GpuOptions) -> Report {
     let seen = survey(options);
     let why = seen.usable.is_empty().then(|| seen.no_adapter(options).to_string());
     let usable = seen.usable.iter().map(|found| match measure(found, options) {
@@ -243,7 +237,7 @@ mod tests {
         if crate::kernel::gpu::tests::adapter_for_tests().is_none() {
             return;
         }
-        let report = report(true);
+        let report = report(&GpuOptions { allow_software: true, ..GpuOptions::default() });
         assert_eq!(report.why, None);
         let first = &report.adapters[0];
         let measured = first.measured.as_ref().unwrap_or_else(|| panic!("{:?}", first.fault));
@@ -261,7 +255,7 @@ mod tests {
         if !found.is_software() {
             return;
         }
-        let report = report(false);
+        let report = report(&GpuOptions::default());
         let why = report.why.as_deref().unwrap_or_default();
         assert!(why.contains("--allow-software"), "{why}");
         assert!(report.adapters.iter().all(|a| a.measured.is_none() && a.passed_over.is_some()));

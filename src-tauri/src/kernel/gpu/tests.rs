@@ -55,7 +55,7 @@ fn look_round() {
     let found = survey(&GpuOptions::default());
     assert!(found.usable.is_empty() && found.passed_over.is_empty());
     println!("{}", found.no_adapter(&GpuOptions::default()));
-    println!("{}", serde_json::to_string(&report(false)).expect("JSON"));
+    println!("{}", serde_json::to_string(&report(&GpuOptions::default())).expect("JSON"));
 }
 
 #[test]

@@ -87,6 +87,13 @@ impl Facts {
     }
 }
 
+/// Whether every program that fills the screen can be seen: on Wayland only those of X11 can, elsewhere none.
+#[must_use]
+pub fn sees_fullscreen() -> bool {
+    let has = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    cfg!(all(target_os = "linux", feature = "desktop")) && has("DISPLAY") && !has("WAYLAND_DISPLAY")
+}
+
 fn local_time(clock: &dyn Clock) -> ZonedDateTime {
     let unix_ms = i64::try_from(clock.unix_ms()).unwrap_or(i64::MAX);
     let now = jiff::Timestamp::from_millisecond(unix_ms).unwrap_or(jiff::Timestamp::UNIX_EPOCH);

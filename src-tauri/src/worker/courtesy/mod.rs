@@ -18,7 +18,7 @@ use serde::Serialize;
 pub use crate::types::{Hours, Rules};
 pub use decide::{FULLSCREEN, Facts, decide};
 pub use duty::Duty;
-pub use facts::Sources;
+pub use facts::{Sources, sees_fullscreen};
 pub use watch::{LOOK_EVERY, watch};
 
 /// Why a worker stands by.
