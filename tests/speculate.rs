@@ -2,16 +2,18 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvasir::backbone::sequence::LayerState;
+use kvasir::backbone::speculate::{Drafter, Load, Pace, Room};
 use kvasir::backbone::{
-    Backbone, Drafters, Finish, GenerateOptions, Generation, Reach, Rows, Sampling, Sequence, Share, Speculation, Want,
-    argmax,
+    Backbone, Drafters, Finish, GenerateOptions, Generation, Reach, Rows, Sampler, Sampling, Sequence, Share,
+    Speculation, Want, argmax,
 };
 use kvasir::dispatch::Mode;
 
 use crate::goldens::CASES;
-use crate::support::{data, float_backbone, local};
+use crate::support::{Recorder, data, float_backbone, local};
 
 const PROMPTS: [&str; 3] = [
     "The princess opened the door, and",
@@ -213,4 +215,39 @@ async fn the_trained_head_is_right_about_as_often_as_its_reference_says() {
         eprintln!("{drafts} drafts: {per_step:.3} tokens a step");
         assert!(per_step > least, "{drafts} drafts: {per_step} tokens a step");
     }
+}
+
+#[tokio::test]
+async fn the_head_reads_no_more_than_a_chunk_at_once_however_many_streams_try_again_together() {
+    const STREAMS: usize = 64;
+    let model = Arc::new(kvasir::model::embedded().unwrap());
+    let recorder = Recorder::over(&model);
+    let backbone = Backbone::new(model.clone(), recorder.clone()).unwrap();
+    // A step takes as long as its rows: no draft pays.
+    let (load, mut pace) = (Load { here: STREAMS, all: STREAMS, prompt_rows: 0 }, Pace::default());
+    for rows in [64, 128, 192, 256].into_iter().cycle().take(8) {
+        pace.begin(load);
+        pace.stepped(load, rows, Duration::from_millis(rows as u64));
+    }
+    let speculation = Speculation { drafters: Drafters::Mtp, always: None };
+    let mut drafters: Vec<_> = (0..STREAMS).map(|_| Drafter::new(&backbone, speculation, &[1], 200)).collect();
+    let (sampler, width) = (Sampler::new(Sampling::GREEDY), model.hyper.hidden_size);
+    let mut drafted = [0; STREAMS];
+    for place in 0..120 {
+        let mut room = Room::default();
+        pace.begin(load);
+        for drafter in &mut drafters {
+            drafter.read(place, width, &vec![0.5; width]);
+            drafter.take(7);
+            drafter.plan(4, &mut room, &pace);
+        }
+        let mut streams: Vec<_> = drafters.iter_mut().map(|drafter| (drafter, &sampler)).collect();
+        backbone.make_drafts(&mut streams).await;
+        // What was drafted is never the text.
+        drafters.iter_mut().zip(&mut drafted).for_each(|(drafter, drafted)| *drafted += drafter.judge(true).drafted);
+    }
+    assert_eq!(drafted, [2; STREAMS], "one after 32 steps, one 64 later");
+    let passes: Vec<usize> = recorder.steps().iter().map(|step| step.rows).collect();
+    assert!(passes.iter().all(|rows| *rows <= 512), "{passes:?} rows");
+    assert!(passes.iter().sum::<usize>() <= 2 * 16 * STREAMS, "{passes:?} rows for two drafts of each");
 }

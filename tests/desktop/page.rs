@@ -148,8 +148,9 @@ impl Page {
         self.until_data("body", "state", state).await;
     }
 
-    /// Goes to a page.
+    /// Goes to a page by the links at the top.
     pub async fn go(&self, route: &str) {
+        self.run("scrollTo(0, 0); arguments[0](true)", json!([])).await;
         self.click(&format!("to-{route}")).await;
         let is_there = "return location.hash === '#' + arguments[0]";
         until("the page", async || self.value(is_there, json!([route])).await.filter(|is| is == "true")).await;

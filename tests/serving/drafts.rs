@@ -93,6 +93,43 @@ async fn drafts_over_far_workers_survive_their_death() {
     assert!(scheduler.counters().accepted.load(Relaxed) > 0);
 }
 
+/// What a stream had drafted when it gave each of its tokens.
+async fn drafted(mut events: Receiver<Event>) -> Vec<u64> {
+    let mut drafted = Vec::new();
+    while let Some(event) = timeout(PATIENCE, events.recv()).await.unwrap() {
+        if let Event::Token(_, report) = event {
+            drafted.push(report.drafts.drafted);
+        }
+    }
+    drafted
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_many_drafts_pay_is_learnt_while_prompts_keep_arriving() {
+    let (scheduler, _stop) = start(&backbone(), drafting(Drafters::Mtp, None));
+    // In one lane each step of the short one has a chunk of these.
+    let long: Vec<_> = (0..2).map(|seed| submit(&scheduler, order(1900, 1, seed))).collect();
+    let mut said = drafted(submit(&scheduler, order(9, 12, 3))).await;
+    said.dedup();
+    // Other numbers, or nothing would ever be known of the cost of a row.
+    assert!(matches!(said[..], [0, 2, 3, ..]), "{said:?}");
+    for events in long {
+        outcome(events).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drafts_that_a_step_has_no_room_for_have_it_in_the_next() {
+    let (scheduler, _stop) = start(&backbone(), drafting(Drafters::Mtp, Some(4)));
+    // A step judges 256 drafts: those of 64 streams.
+    let streams: Vec<_> = (0..72).map(|seed| tokio::spawn(drafted(submit(&scheduler, order(4, 24, seed))))).collect();
+    for (seed, stream) in streams.into_iter().enumerate() {
+        let said = stream.await.unwrap();
+        // Its eighth token comes of its third turn, unless the first or second had drafts.
+        assert!(said[7] > 0, "stream {seed}: {said:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_memory_of_drafts_is_taken_before_a_stream_starts() {
     let backbone = backbone();

@@ -145,26 +145,26 @@ impl DeltaNet {
 
     /// Moves `state`, which has seen `position` tokens, past the first `count` drafts of its last step, and forgets the
     /// others: the same function of the same numbers as a step of these tokens, so the same bits.
-    pub fn accept(&self, state: &mut DeltaState, position: usize, count: usize, buffers: &mut DeltaNetBuffers) {
+    pub fn accept(&self, state: &mut DeltaState, position: usize, count: usize) {
         let DeltaNetShape { key_heads, value_heads, key_head_dim, value_head_dim, conv_kernel, .. } = self.shape;
         let DeltaState { conv, recurrent, drafts } = state;
         if count > 0 {
-            let DeltaNetBuffers { keys, by_head, .. } = buffers;
             let inputs =
                 Inputs { before: conv, qkv: &drafts.qkv, span: Span { first: 0, rows: count, position, drafts: 0 } };
             let (head, width) = (count * 2 * key_head_dim, value_heads * value_head_dim);
-            keys.reshape(count, 2 * key_heads * key_head_dim);
-            let work = keys.values().len() * (conv_kernel + EXP_WORK);
-            parallel::each(work, keys.values_mut().chunks_exact_mut(head).enumerate(), |(kh, keys)| {
-                self.keys_of_head(inputs, kh, keys);
-            });
-            by_head.reshape(count, width);
-            let keys = &*keys;
-            let states = recurrent.chunks_exact_mut(key_head_dim * value_head_dim);
-            let heads = states.zip(by_head.values_mut().chunks_exact_mut(count * value_head_dim)).enumerate();
-            parallel::each(count * width * self.recurrence_work(), heads, |(h, (state, out))| {
-                let keys = &keys.values()[self.key_head(h) * head..][..head];
-                self.recur(inputs, h, 0..count, keys, [&drafts.a, &drafts.b], None, state, out);
+            parallel::with_scratch(key_heads * head + count * width, |scratch| {
+                let (keys, out) = scratch.split_at_mut(key_heads * head);
+                let work = keys.len() * (conv_kernel + EXP_WORK);
+                parallel::each(work, keys.chunks_exact_mut(head).enumerate(), |(kh, keys)| {
+                    self.keys_of_head(inputs, kh, keys);
+                });
+                let keys = &*keys;
+                let states = recurrent.chunks_exact_mut(key_head_dim * value_head_dim);
+                let heads = states.zip(out.chunks_exact_mut(count * value_head_dim)).enumerate();
+                parallel::each(count * width * self.recurrence_work(), heads, |(h, (state, out))| {
+                    let keys = &keys[self.key_head(h) * head..][..head];
+                    self.recur(inputs, h, 0..count, keys, [&drafts.a, &drafts.b], None, state, out);
+                });
             });
             remember(conv, drafts.qkv.part(0, count));
         }

@@ -3,7 +3,7 @@
 use super::rows::Rows;
 use super::sampler::{Sampler, Sampling};
 use super::sequence::Sequence;
-use super::speculate::{Drafter, Load, Pace, Speculation, Tally};
+use super::speculate::{Drafter, Load, Pace, Room, Speculation, Tally};
 use super::step::{Reach, Share, Want};
 use super::{Backbone, ForwardError, PREFILL_TOKENS};
 use crate::model::{TokenStream, TokenizerError};
@@ -190,13 +190,13 @@ impl Backbone {
         let mut pace = Pace::default();
 
         let start = Instant::now();
-        let mut logits = self.prefill_for(&mut drafter, &mut sequence, prompt).await?;
+        let mut logits = self.prefill_for(Some(&mut drafter), &mut sequence, prompt).await?;
         let prefilled = Instant::now();
         let (mut decode_steps, mut decode_tokens, mut tally) = (0, 0, Tally::default());
         let mut hidden = Rows::default();
         let finish = loop {
             let seen = sequence.position;
-            let (mut newest, mut accepted, mut end) = (0, 0, None);
+            let (mut newest, mut end) = (0, None);
             for row in 0..logits.len() {
                 decode_tokens += usize::from(decode_steps > 0);
                 match text.go_on(logits.row(row), seen + row)? {
@@ -206,23 +206,24 @@ impl Backbone {
                         break;
                     }
                 }
-                drafter.push(newest);
-                if drafter.drafts().get(row) != Some(&newest) {
+                if !drafter.take(newest) {
                     break;
                 }
-                accepted += 1;
             }
-            tally.add(drafter.judge(accepted, end.is_none()));
+            let verdict = drafter.judge(end.is_none());
+            tally.add(verdict);
             if let Some(finish) = end {
                 break finish;
             }
+            let accepted = verdict.accepted as usize;
             self.accept(&mut sequence, accepted);
             if decode_steps > 0 {
                 drafter.read(seen - 1, hidden.width(), hidden.part(0, accepted + 1));
             }
 
             let left = (options.max_tokens - text.tokens.len()).min(context - sequence.position);
-            drafter.plan(left - 1, &pace);
+            pace.begin(Load::default());
+            drafter.plan(left - 1, &mut Room::default(), &pace);
             pace.made(self.make_drafts(&mut [(&mut drafter, &text.sampler)]).await);
             let tokens: Vec<u32> = [newest].iter().chain(drafter.drafts()).copied().collect();
             let share = Share { sequence: &mut sequence, tokens: &tokens, want: Want::Drafts, reach: Reach::Any };
@@ -240,24 +241,36 @@ impl Backbone {
         Ok(Generation { tokens, text: said, finish, timing, tally })
     }
 
-    /// As [`Backbone::prefill`], and lets `drafter` read along.
+    /// Runs `prompt` and returns the logits of its last row, `[1, vocab]`.
+    ///
+    /// # Errors
+    /// As [`Backbone::step`]; a prompt longer than the context fails before any work.
+    pub async fn prefill(&self, sequence: &mut Sequence, prompt: &[u32]) -> Result<Rows, ForwardError> {
+        self.prefill_for(None, sequence, prompt).await
+    }
+
+    /// The same, and lets a drafter read along.
     async fn prefill_for(
         &self,
-        drafter: &mut Drafter,
+        drafter: Option<&mut Drafter>,
         sequence: &mut Sequence,
         prompt: &[u32],
     ) -> Result<Rows, ForwardError> {
-        if !drafter.reads_hidden() {
-            return self.prefill(sequence, prompt).await;
-        }
         self.check_tokens(sequence, prompt)?;
+        let mut reader = drafter.filter(|drafter| drafter.reads_hidden());
         let (mut logits, mut hidden) = (Rows::default(), Rows::default());
         for tokens in prompt.chunks(PREFILL_TOKENS) {
             let first = sequence.position;
-            let share = Share { sequence: &mut *sequence, tokens, want: Want::Last, reach: Reach::Any };
-            let mut output = self.step_with_hidden(&mut [share], &mut hidden).await?;
-            logits = output.logits.pop().unwrap_or_default();
-            drafter.read(first, hidden.width(), hidden.values());
+            match &mut reader {
+                None => logits = self.forward(sequence, tokens, Want::Last).await?,
+                Some(drafter) => {
+                    let share = Share { sequence: &mut *sequence, tokens, want: Want::Last, reach: Reach::Any };
+                    let mut output = self.step_with_hidden(&mut [share], &mut hidden).await?;
+                    logits = output.logits.pop().unwrap_or_default();
+                    drafter.read(first, hidden.width(), hidden.values());
+                }
+            }
+            // Local experts never wait: without this, whoever races the prefill against a stop would never be asked.
             yield_now().await;
         }
         Ok(logits)

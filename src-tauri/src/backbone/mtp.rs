@@ -140,7 +140,7 @@ impl Backbone {
             }
         }
 
-        let mut buffers = self.buffers.lend();
+        let mut buffers = self.buffers.lend(shares.iter().map(|share| share.next.len()).sum());
         let Buffers { tokens, spans, reach, generations, lost, x, input, update, pairs, attention, .. } = &mut *buffers;
         tokens.clear();
         spans.clear();
@@ -180,14 +180,10 @@ impl Backbone {
 
         let Buffers { x, input, update, spans, .. } = &mut *buffers;
         x.normed_into(&mtp.final_norm, eps, input);
-        let wanted = |(share, span): (&DraftShare<'_>, &Span)| match share.want {
-            Want::Nothing => 0..0,
-            Want::Last => span.first + span.rows - 1..span.first + span.rows,
-            Want::Every | Want::Drafts => span.first..span.first + span.rows,
-        };
-        update.pick_from(input, shares.iter().zip(spans.iter()).flat_map(wanted));
+        let wanted = shares.iter().zip(spans.iter()).map(|(share, span)| share.want.rows(span));
+        update.pick_from(input, wanted.clone().flatten());
         let head = mtp.head.as_ref().unwrap_or(&self.head);
-        let logits = logits_of(head, update, shares.iter().zip(spans.iter()).map(|pair| wanted(pair).len()));
+        let logits = logits_of(head, update, wanted.map(|rows| rows.len()));
         let drafts = spans.iter().zip(logits).map(|(span, logits)| {
             let mut hidden = Rows::default();
             hidden.pick_from(input, span.first..span.first + span.rows);

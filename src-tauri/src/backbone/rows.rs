@@ -17,6 +17,18 @@ impl Rows {
         Self { width, values: vec![0.0; rows * width] }
     }
 
+    /// None, with the memory of `rows` rows taken at once.
+    #[must_use]
+    pub fn with_room(rows: usize, width: usize) -> Self {
+        Self { width, values: Vec::with_capacity(rows * width) }
+    }
+
+    /// Rows that it has memory for.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.values.capacity().checked_div(self.width).unwrap_or(0)
+    }
+
     /// Number of rows.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -5,19 +5,19 @@
 //!
 //! **Invariant:** a row's bits depend on the tokens of its own sequence alone, never on the rows beside it.
 
+use super::Backbone;
 use super::buffers::Buffers;
 use super::parallel;
 use super::parts::{self, Part};
 use super::rows::Rows;
 use super::sequence::{Sequence, Span};
-use super::{Backbone, PREFILL_TOKENS};
 use crate::dispatch::DispatchError;
 use crate::kernel::float::Dense;
 use crate::kernel::quant::dequantise;
 use crate::model::Matrix;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::yield_now;
 
 /// Work of dequantising one weight, in multiply-adds.
 const DEQUANTISE_WORK: usize = 4;
@@ -34,6 +34,18 @@ pub enum Want {
     /// Every row's. All rows but the first are drafts: the sequence moves past the first alone, and past as many of the
     /// others as [`Backbone::accept`] says; the next step forgets them.
     Drafts,
+}
+
+impl Want {
+    /// The rows of a share whose logits are asked for.
+    pub(super) fn rows(self, span: &Span) -> Range<usize> {
+        let end = span.first + span.rows;
+        match self {
+            Self::Nothing => end..end,
+            Self::Last => end - 1..end,
+            Self::Every | Self::Drafts => span.first..end,
+        }
+    }
 }
 
 /// How far the hidden states of a sequence may travel.
@@ -219,7 +231,8 @@ impl Backbone {
         if shares.is_empty() {
             return Ok(StepOutput::default());
         }
-        let mut buffers = self.buffers.lend();
+        // The parts go through the layers, each in buffers of its own.
+        let mut buffers = self.buffers.lend(0);
         let Buffers { tokens, spans, .. } = &mut *buffers;
         tokens.clear();
         spans.clear();
@@ -256,14 +269,10 @@ impl Backbone {
         if let Some(hidden) = hidden {
             x.normed_into(&self.model.weights.final_norm, eps, hidden);
         }
-        let wanted = |(share, span): (&Share<'_>, &Span)| match share.want {
-            Want::Nothing => 0..0,
-            Want::Last => span.first + span.rows - 1..span.first + span.rows,
-            Want::Every | Want::Drafts => span.first..span.first + span.rows,
-        };
-        input.pick_from(x, shares.iter().zip(spans.iter()).flat_map(wanted));
+        let wanted = shares.iter().zip(spans.iter()).map(|(share, span)| share.want.rows(span));
+        input.pick_from(x, wanted.clone().flatten());
         input.normed_into(&self.model.weights.final_norm, eps, x);
-        output.logits = logits_of(&self.head, x, shares.iter().zip(spans.iter()).map(|pair| wanted(pair).len()));
+        output.logits = logits_of(&self.head, x, wanted.map(|rows| rows.len()));
         Ok(output)
     }
 
@@ -271,9 +280,9 @@ impl Backbone {
     fn parts(&self, shares: &[Share<'_>], whole: &Buffers, most: usize) -> Vec<Part<'_>> {
         let mut tokens = whole.tokens.as_slice();
         let part = |(range, spans): parts::Cut| {
-            let mut buffers = self.buffers.lend();
-            let own;
-            (own, tokens) = tokens.split_at(spans.iter().map(|span| span.rows).sum());
+            let rows = spans.iter().map(|span| span.rows).sum();
+            let (mut buffers, own) = (self.buffers.lend(rows), &tokens[..rows]);
+            tokens = &tokens[rows..];
             buffers.begin(&shares[range.clone()], spans);
             self.embed_into(own, &self.model.weights.embedding, &mut buffers.x);
             Part { buffers, shares: range, left: None }
@@ -301,27 +310,12 @@ impl Backbone {
         Ok(output.logits.pop().unwrap_or_default())
     }
 
-    /// Runs `prompt` and returns the logits of its last row, `[1, vocab]`.
-    ///
-    /// # Errors
-    /// As [`Backbone::step`]; a prompt longer than the context fails before any work.
-    pub async fn prefill(&self, sequence: &mut Sequence, prompt: &[u32]) -> Result<Rows, ForwardError> {
-        self.check_tokens(sequence, prompt)?;
-        let mut logits = Rows::default();
-        for tokens in prompt.chunks(PREFILL_TOKENS) {
-            logits = self.forward(sequence, tokens, Want::Last).await?;
-            // Local experts never wait: without this, whoever races the prefill against a stop would never be asked.
-            yield_now().await;
-        }
-        Ok(logits)
-    }
-
     /// One decoder layer of one sequence: `x + mixer(norm x)`, then `x + experts(norm x)`.
     ///
     /// # Errors
     /// Routed experts that could not be computed.
     pub async fn layer(&self, index: usize, x: Rows, sequence: &mut Sequence) -> Result<Rows, ForwardError> {
-        let mut buffers = self.buffers.lend();
+        let mut buffers = self.buffers.lend(x.len());
         let span = Span { first: 0, rows: x.len(), position: sequence.position, drafts: 0 };
         let mut share = [Share { sequence, tokens: &[], want: Want::Nothing, reach: Reach::Any }];
         buffers.begin(&share, vec![span]);

@@ -1,5 +1,6 @@
 //! One step of some streams, from their rows to their tokens; it owns them until it ends.
 
+use std::cmp::Reverse;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::counters::{Counters, add, add_time};
 use super::lanes::Cost;
 use super::stream::{Given, Stream};
-use super::{Event, Purpose, STREAMS_MAX, StreamError};
-use crate::backbone::speculate::{Load, Pace};
+use super::{Event, Purpose, StreamError};
+use crate::backbone::speculate::{Load, Pace, Room};
 use crate::backbone::step::{Share, StepOutput};
 use crate::backbone::{Backbone, ForwardError, Rows};
 use crate::kernel::Crew;
@@ -18,8 +19,6 @@ use tokio::sync::mpsc;
 
 /// Work of choosing, in multiplications per logit.
 const CHOICE_WORK: usize = 2;
-/// Drafts of all streams of a step: their logits take no more memory than those of the most streams.
-const DRAFT_ROWS_MAX: usize = STREAMS_MAX;
 
 /// A stream and its rows of a step.
 pub(super) type Member = (Stream, usize);
@@ -55,11 +54,13 @@ impl Common {
 pub(super) async fn run(common: Common, mut members: Vec<Member>, purpose: Purpose, decoders: usize) -> Stepped {
     let (start, mut compute) = (Instant::now(), Duration::ZERO);
     let Common { backbone, counters, .. } = &common;
-    let streams = members.len();
-    timed(&mut compute, draft(&common, &mut members)).await;
-    let (began, mut hidden) = (Instant::now(), Rows::default());
     let prompts = members.iter().filter(|(stream, _)| stream.prompt_left() > 0);
-    let prompt_rows: usize = prompts.map(|(_, rows)| *rows).sum();
+    let (readers, prompt_rows) = prompts.fold((0, 0), |(readers, sum), (_, rows)| (readers + 1, sum + rows));
+    let load = Load { here: members.len() - readers, all: decoders, prompt_rows };
+    if load.here > 0 {
+        timed(&mut compute, draft(&common, &mut members, load)).await;
+    }
+    let (began, mut hidden) = (Instant::now(), Rows::default());
     let rows: usize = members.iter().map(|(_, rows)| *rows).sum();
     let drafts: usize = members.iter().map(|(stream, _)| stream.drafts()).sum();
     let reads_hidden = members.iter_mut().any(|(stream, _)| stream.drafting().0.reads_hidden());
@@ -80,8 +81,8 @@ pub(super) async fn run(common: Common, mut members: Vec<Member>, purpose: Purpo
         Some(Ok(output)) => {
             add(&counters.prompt_tokens, prompt_rows as u64);
             let chosen = Instant::now();
-            if prompt_rows == 0 {
-                common.pace().stepped(Load { here: streams, all: decoders }, rows, began.elapsed());
+            if load.here > 0 {
+                common.pace().stepped(load, rows - prompt_rows, began.elapsed());
             }
             advance(&common, &mut members, &output, &hidden);
             compute += chosen.elapsed() + output.experts.here;
@@ -133,15 +134,14 @@ async fn timed<T>(compute: &mut Duration, work: impl Future<Output = T>) -> T {
 }
 
 /// Makes the drafts of the decoding members and gives them rows.
-async fn draft(common: &Common, members: &mut [Member]) {
-    let mut room = DRAFT_ROWS_MAX;
+async fn draft(common: &Common, members: &mut [Member], load: Load) {
     {
-        let pace = common.pace();
-        let context = common.backbone.model().hyper.context_length;
-        for (stream, _) in members.iter_mut() {
-            stream.plan(room, context, &pace);
-            room -= stream.drafting().0.planned();
-        }
+        let mut pace = common.pace();
+        pace.begin(load);
+        let (mut room, context) = (Room::default(), common.backbone.model().hyper.context_length);
+        let mut streams: Vec<&mut Stream> = members.iter_mut().map(|(stream, _)| stream).collect();
+        streams.sort_by_key(|stream| Reverse(stream.passed_over()));
+        streams.into_iter().for_each(|stream| stream.plan(&mut room, context, &pace));
     }
     let mut drafters: Vec<_> = members.iter_mut().map(|(stream, _)| stream.drafting()).collect();
     let making = common.backbone.make_drafts(&mut drafters).await;

@@ -13,7 +13,7 @@ use crate::backbone::logprobs::Logprobs;
 use crate::backbone::rows::Rows;
 use crate::backbone::sampler::Sampler;
 use crate::backbone::sequence::Sequence;
-use crate::backbone::speculate::{DRAFTS_MAX, Drafter, Pace, Speculation};
+use crate::backbone::speculate::{DRAFTS_MAX, Drafter, Pace, Room, Speculation};
 use crate::backbone::step::{Served, Share, Want};
 
 /// How long a reader may leave its queue full.
@@ -92,18 +92,23 @@ impl Stream {
         self.order.prompt.len() - self.prefilled
     }
 
-    /// Decides on the drafts of its next step, if it decodes, at most `room`; the head's are still to be made.
-    pub fn plan(&mut self, room: usize, context: usize, pace: &Pace) {
+    /// Decides on the drafts of its next step, if it decodes, as far as there is room; the head's are still to be made.
+    pub fn plan(&mut self, room: &mut Room, context: usize, pace: &Pace) {
         if self.prompt_left() == 0 {
             let new = self.order.options.max_tokens.saturating_sub(self.report.tokens);
             let left = new.min(context.saturating_sub(self.sequence.position));
-            self.drafter.plan(room.min(left.saturating_sub(1)), pace);
+            self.drafter.plan(left.saturating_sub(1), room, pace);
         }
     }
 
     /// Its drafts, and what chooses its tokens.
     pub fn drafting(&mut self) -> (&mut Drafter, &Sampler) {
         (&mut self.drafter, &self.sampler)
+    }
+
+    /// Steps in a row that had no room for its drafts.
+    pub fn passed_over(&self) -> u32 {
+        self.drafter.passed_over()
     }
 
     /// Rows of its drafts.
@@ -143,8 +148,9 @@ impl Stream {
             return;
         }
         self.time();
-        let accepted = self.take(logits, of.model().hyper.context_length, counters);
-        let tally = self.drafter.judge(accepted, self.ended.is_none());
+        self.take(logits, of.model().hyper.context_length, counters);
+        let tally = self.drafter.judge(self.ended.is_none());
+        let accepted = tally.accepted as usize;
         self.report.drafts.add(tally);
         add(&counters.turns, 1);
         add(&counters.drafted, tally.drafted);
@@ -168,9 +174,8 @@ impl Stream {
         }
     }
 
-    /// Chooses and gives out a token, and one more for every draft that was the choice; how many of these there were.
-    fn take(&mut self, logits: &Rows, context: usize, counters: &Counters) -> usize {
-        let mut accepted = 0;
+    /// Chooses and gives out a token, and one more for every draft that was the choice.
+    fn take(&mut self, logits: &Rows, context: usize, counters: &Counters) {
         for (row, logits) in logits.iter().enumerate() {
             let token = self.sampler.choose(logits);
             add(&counters.new_tokens, 1);
@@ -182,7 +187,6 @@ impl Stream {
             let logprobs = self.order.logprobs.map(|top| Logprobs::of(logits, token, top));
             self.turn.clear();
             self.turn.push(token);
-            self.drafter.push(token);
             self.report.tokens += 1;
             let max_tokens = options.max_tokens;
             self.send(Event::Token(Choice { token, logprobs }, self.report));
@@ -191,12 +195,10 @@ impl Stream {
             } else if self.sequence.position + row >= context {
                 self.end(Ok(Finish::Context));
             }
-            if self.ended.is_some() || self.drafter.drafts().get(row) != Some(&token) {
+            if self.ended.is_some() || !self.drafter.take(token) {
                 break;
             }
-            accepted += 1;
         }
-        accepted
     }
 
     /// Whether it can take part in a step: its reader has room for what comes of it.

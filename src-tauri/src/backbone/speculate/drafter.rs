@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::head::Head;
-use super::lookup::{CLASSES, Lookup, copy};
+use super::lookup::{CLASSES, Found, Lookup, copy};
 use super::pace::Pace;
-use super::{DRAFTS_MAX, Drafters, Speculation};
+use super::{DRAFTS_MAX, Drafters, Room, Speculation};
 use crate::backbone::mtp::DraftShare;
 use crate::backbone::{Backbone, Reach, Rows, Sampler, Want};
 
@@ -16,6 +16,8 @@ const HEAD_RIGHT: f64 = 0.6;
 const LOOKUP_RIGHT: [f64; CLASSES] = [0.3, 0.45, 0.6, 0.75];
 /// Steps without drafts until one is tried all the same, at first and at last.
 const RETRY_STEPS: [u32; 2] = [32, 1024];
+/// Rows that the head reads for such a try.
+const RETRY_ROWS: usize = 16;
 
 /// One step in so many has [`FEWER`] drafts than pay most, so that the cost of a row stays known.
 const VARIED: u32 = 8;
@@ -75,6 +77,10 @@ pub struct Drafter {
     drafts: Vec<u32>,
     /// Drafts that the head is to make.
     asked: usize,
+    /// Drafts that were right so far.
+    accepted: usize,
+    /// Steps in a row that had no room for its drafts.
+    passed_over: u32,
     /// Steps in which drafts paid.
     paid: u32,
     /// Steps since drafts last paid, and until one is tried all the same.
@@ -86,7 +92,8 @@ impl Drafter {
     /// Before the prompt is read, with the memory of `tokens` tokens: [`Speculation::bytes`] of them, no more.
     #[must_use]
     pub fn new(backbone: &Backbone, speculation: Speculation, prompt: &[u32], tokens: usize) -> Self {
-        let head = speculation.asks_head(&backbone.model().hyper);
+        let asks = speculation.asks_head(&backbone.model().hyper);
+        let state = asks.then(|| backbone.draft_state_with_room(tokens)).flatten();
         let mut all = Vec::new();
         if speculation.drafters != Drafters::Off {
             all.reserve_exact(tokens.max(prompt.len()));
@@ -96,12 +103,14 @@ impl Drafter {
             speculation,
             tokens: all,
             lookup: speculation.looks_up().then(|| Lookup::new(tokens)),
-            head: head.then(|| backbone.draft_state_with_room(tokens)).flatten().map(Head::new),
+            head: state.map(|state| Head::new(state, backbone.model().hyper.hidden_size)),
             head_right: HEAD_RIGHT,
             lookup_right: LOOKUP_RIGHT,
             source: Source::Head,
             drafts: Vec::with_capacity(DRAFTS_MAX),
             asked: 0,
+            accepted: 0,
+            passed_over: 0,
             paid: 0,
             idle: 0,
             retry: RETRY_STEPS[0],
@@ -121,11 +130,14 @@ impl Drafter {
         }
     }
 
-    /// Takes the next token of the text.
-    pub fn push(&mut self, token: u32) {
+    /// Takes the next token of the text. Whether it is what was drafted, so that the next row of the step goes on.
+    pub fn take(&mut self, token: u32) -> bool {
         if self.speculation.drafters != Drafters::Off {
             self.tokens.push(token);
         }
+        let right = self.drafts.get(self.accepted) == Some(&token);
+        self.accepted += usize::from(right);
+        right
     }
 
     /// The drafts that the next step is to judge.
@@ -134,18 +146,18 @@ impl Drafter {
         &self.drafts
     }
 
-    /// How many drafts the next step is to judge, made or still to be made.
+    /// Steps in a row that had no room for its drafts; whoever waited longest should be asked first.
     #[must_use]
-    pub fn planned(&self) -> usize {
-        self.drafts.len().max(self.asked)
+    pub fn passed_over(&self) -> u32 {
+        self.passed_over
     }
 
-    /// Decides on the drafts of the next step, at most `room`: those of a lookup are made at once, those of the head by
-    /// [`Backbone::make_drafts`].
-    pub fn plan(&mut self, room: usize, pace: &Pace) {
+    /// Decides on the drafts of the next step, at most `most` and as far as there is room: those of a lookup are made at
+    /// once, those of the head by [`Backbone::make_drafts`].
+    pub fn plan(&mut self, most: usize, room: &mut Room, pace: &Pace) {
         self.drafts.clear();
-        self.asked = 0;
-        let room = room.min(DRAFTS_MAX);
+        (self.asked, self.accepted) = (0, 0);
+        let most = most.min(DRAFTS_MAX);
         let found = self.lookup.as_mut().and_then(|lookup| {
             lookup.see(&self.tokens);
             lookup.find(&self.tokens)
@@ -158,41 +170,61 @@ impl Drafter {
         let (source, count) = match self.speculation.always.or_else(|| pace.learning()) {
             Some(count) => (likeliest, count),
             None => {
-                let gains = sources.map(|(source, right)| (source, pace.gain(right, room, source == Source::Head)));
+                let gains = sources.map(|(source, right)| (source, pace.gain(right, most, source == Source::Head)));
                 match gains.max_by(|a, b| a.1.rate.total_cmp(&b.1.rate)) {
                     Some((source, gain)) if gain.drafts > 0 => {
                         (self.paid, self.idle, self.retry) = (self.paid.wrapping_add(1), 0, RETRY_STEPS[0]);
                         let fewer = if self.paid.is_multiple_of(VARIED) { FEWER } else { 0 };
                         (Some(source), gain.drafts.saturating_sub(fewer))
                     }
-                    _ => (likeliest, self.retry()),
+                    _ => {
+                        // One, now and then and ever more seldom, to find out whether that is still so.
+                        self.idle = self.idle.saturating_add(1);
+                        (likeliest, usize::from(self.idle >= self.retry))
+                    }
                 }
             }
         };
-        let count = count.min(room);
+        match source.filter(|_| count.min(most) > 0) {
+            Some(source) => self.claim(source, found, count.min(most), room),
+            None => self.passed_over = 0,
+        }
+    }
+
+    /// Takes room for `count` drafts, or for as many as there is room for.
+    fn claim(&mut self, source: Source, found: Option<Found>, count: usize, room: &mut Room) {
+        let tries = self.idle >= self.retry;
+        let unread = match &mut self.head {
+            Some(head) if source == Source::Head => {
+                if tries {
+                    head.skip_to(RETRY_ROWS);
+                }
+                head.unread()
+            }
+            _ => 0,
+        };
+        let count = count.min(room.drafts);
+        if count == 0 || unread > room.unread {
+            self.passed_over = self.passed_over.saturating_add(1);
+            return;
+        }
+        if tries {
+            (self.idle, self.retry) = (0, (2 * self.retry).min(RETRY_STEPS[1]));
+        }
+        (self.source, self.passed_over) = (source, 0);
+        (room.drafts, room.unread) = (room.drafts - count, room.unread - unread);
         match source {
-            None => {}
-            Some(Source::Head) => (self.source, self.asked) = (Source::Head, count),
-            Some(lookup) => {
-                self.source = lookup;
+            Source::Head => self.asked = count,
+            Source::Lookup(_) => {
                 found.into_iter().for_each(|found| copy(&self.tokens, found.next, count, &mut self.drafts));
             }
         }
     }
 
-    /// Drafts of a step in which none pay: one, now and then and ever more seldom, to find out whether that is still so.
-    fn retry(&mut self) -> usize {
-        self.idle += 1;
-        if self.idle < self.retry {
-            return 0;
-        }
-        (self.idle, self.retry) = (0, (2 * self.retry).min(RETRY_STEPS[1]));
-        1
-    }
-
-    /// Takes the verdict of a step: the first `accepted` drafts were right, and the next one, if there is one, was wrong
-    /// if the text goes on.
-    pub fn judge(&mut self, accepted: usize, goes_on: bool) -> Tally {
+    /// Takes the verdict of a step: the drafts that [`Drafter::take`] met were right, and the next one, if there is one,
+    /// was wrong if the text goes on.
+    pub fn judge(&mut self, goes_on: bool) -> Tally {
+        let accepted = std::mem::take(&mut self.accepted);
         let refuted = goes_on && accepted < self.drafts.len();
         let right = match self.source {
             Source::Head => &mut self.head_right,

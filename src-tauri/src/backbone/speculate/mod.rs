@@ -4,11 +4,10 @@
 //! own sampler chooses row after row, and a draft is right when it is what was chosen. Where a step waits for workers
 //! far away, one round of waiting then gives several tokens.
 //!
-//! **Promises:** the text is the text without drafts, token for token, for any sampling and seed. A draft d whose row
-//! has the distribution p is kept with probability p(d), and otherwise the token is distributed as p without d: that is
-//! speculative sampling (Leviathan, Kalman and Matias, 2023) for a drafter that names one token, and the random
-//! numbers are those of plain decoding besides. The memory of drafts is bounded and counted before a stream starts.
-//! Why nobody snapshots recurrent states: see [`rollback`].
+//! **Promises:** the text is the text without drafts, token for token, for any sampling and seed: every token is chosen
+//! from the trunk's logits with the random number of plain decoding, and a draft is only a guess at the choice. The
+//! memory of drafts is bounded and counted before a stream starts; a pass of the head reads no more rows than a chunk of
+//! a prompt has. Why nobody snapshots recurrent states: see [`rollback`].
 
 mod drafter;
 mod head;
@@ -19,12 +18,30 @@ pub mod rollback;
 pub use drafter::{Drafter, Making, Tally};
 pub use pace::{Load, Pace};
 
+use super::PREFILL_TOKENS;
+use super::scheduler::STREAMS_MAX;
 use super::sequence::{cache_bytes, draft_bytes};
 use crate::model::HyperParameters;
-use head::UNREAD_MAX;
 
 /// Most drafts of one step: the fifth of a chain is right too rarely to pay for its row.
 pub const DRAFTS_MAX: usize = 4;
+
+/// What is left for the drafts of a step, all its streams together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Drafts.
+    pub drafts: usize,
+    /// Rows of the trunk that the head reads in one pass, before it drafts.
+    pub unread: usize,
+}
+
+impl Default for Room {
+    /// Before anybody has any: the logits of drafts take no more memory than those of the most streams, and the head
+    /// reads what a step of these and their drafts gives, which is a chunk of a prompt.
+    fn default() -> Self {
+        Self { drafts: STREAMS_MAX, unread: PREFILL_TOKENS }
+    }
+}
 
 /// Who drafts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -67,8 +84,7 @@ impl Speculation {
         if self.drafters == Drafters::Off {
             return 0;
         }
-        // What waits to be read grows by doubling.
-        let unread = 2 * UNREAD_MAX * hyper.hidden_size * size_of::<f32>();
+        let unread = head::KEPT_MAX * hyper.hidden_size * size_of::<f32>();
         let head = tokens.saturating_mul(cache_bytes(hyper)).saturating_add(unread);
         let lookup = tokens.saturating_mul(lookup::TOKEN_BYTES);
         let parts =

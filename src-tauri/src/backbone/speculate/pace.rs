@@ -1,8 +1,9 @@
 //! What a step costs, and what one more row in it: found while streams run, since it depends on the model, the machine
 //! and how far away the experts are.
 //!
-//! A step of r rows takes about `lap + r · row`. Both are the least-squares line through the last steps, older ones
-//! counting less. Rows that never vary say nothing about the slope, so the first steps vary them on purpose.
+//! A step of r rows beside p rows of prompts takes about `lap + r · row + p · prompt_row`: least squares over the last
+//! steps, older ones counting less. Rows that never vary say nothing about a slope, so the first steps vary drafts on
+//! purpose; prompts whose rows never vary count as a part of the lap.
 
 use std::time::Duration;
 
@@ -14,34 +15,40 @@ const KEEP: f64 = 0.98;
 const VARIANCE_MIN: f64 = 0.1;
 /// Steps before the line is believed.
 const LEARNT: u32 = 8;
-/// Drafts of the steps before.
-const LEARNING: [usize; 4] = [2, 1, 3, 1];
+/// Drafts of the steps before, in turn: with none in some, rows vary even where room is short.
+const LEARNING: [usize; 4] = [0, 2, 1, 3];
 /// A step that takes longer than so many usual ones met an accident, and counts as one that took as long as this.
 const OUTLIER: f64 = 4.0;
 
 /// The measured costs of a backbone's steps; all its streams share it.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
-    /// Weighted sums over the steps: 1, rows, rows², seconds, rows · seconds.
-    sums: [f64; 5],
+    /// Weighted sums over the steps: 1, rows, prompt rows, seconds; rows², rows · prompt rows, prompt rows²; rows ·
+    /// seconds, prompt rows · seconds.
+    sums: [f64; 9],
+    /// Steps that ended, and those that began.
     steps: u32,
+    begun: usize,
     row_s: Option<f64>,
+    prompt_row_s: Option<f64>,
     draft_s: f64,
     load: Load,
 }
 
-/// Streams that decode.
+/// What a step carries beside drafts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// In one step.
+    /// Streams that decode in it.
     pub here: usize,
-    /// In this step and in those that run beside it.
+    /// In it and in those that run beside it.
     pub all: usize,
+    /// Rows of prompts.
+    pub prompt_rows: usize,
 }
 
 impl Default for Load {
     fn default() -> Self {
-        Self { here: 1, all: 1 }
+        Self { here: 1, all: 1, prompt_rows: 0 }
     }
 }
 
@@ -55,24 +62,44 @@ pub(super) struct Gain {
 }
 
 impl Pace {
-    /// Notes a step without prompt rows: `rows` of all its streams, one each and their drafts.
-    pub fn stepped(&mut self, load: Load, rows: usize, time: Duration) {
-        let (rows, mut seconds) = (rows as f64, time.as_secs_f64());
-        if self.steps >= LEARNT {
-            seconds = seconds.min(OUTLIER * self.step_s(rows));
-        }
-        for (sum, new) in self.sums.iter_mut().zip([1.0, rows, rows * rows, seconds, rows * seconds]) {
-            *sum = *sum * KEEP + new;
-        }
+    /// A step begins: from now on gains are those of drafts in it.
+    pub fn begin(&mut self, load: Load) {
         self.load = load;
+        self.begun = self.begun.wrapping_add(1);
+    }
+
+    /// Notes a step: `rows` of the streams that decode in it, one each and their drafts.
+    pub fn stepped(&mut self, load: Load, rows: usize, time: Duration) {
+        let (rows, prompt, mut seconds) = (rows as f64, load.prompt_rows as f64, time.as_secs_f64());
+        if self.steps >= LEARNT && self.has_met(prompt) {
+            seconds = seconds.min(OUTLIER * self.step_s(rows, prompt));
+        }
+        let squares = [rows * rows, rows * prompt, prompt * prompt];
+        let products = [rows * seconds, prompt * seconds];
+        let new = [1.0, rows, prompt, seconds].into_iter().chain(squares).chain(products);
+        self.sums.iter_mut().zip(new).for_each(|(sum, new)| *sum = sum.mul_add(KEEP, new));
         self.steps = self.steps.saturating_add(1);
-        let [n, r, rr, s, rs] = self.sums;
-        let variance = rr / n - (r / n) * (r / n);
+
+        let [n, r, p, s, rr, rp, pp, rs, ps] = self.sums;
+        let joint = |both: f64, one: f64, other: f64| both / n - one / n * (other / n);
+        let (rp, pp, ps) = (joint(rp, r, p), joint(pp, p, p), joint(ps, p, s));
+        let per_prompt_row = |joint: f64| if pp >= VARIANCE_MIN { joint / pp } else { 0.0 };
+        // What is left of the rows, and of the seconds with them, when prompts explain what they can.
+        let variance = joint(rr, r, r) - rp * per_prompt_row(rp);
         if variance >= VARIANCE_MIN {
-            let slope = (rs / n - r / n * (s / n)) / variance;
+            let slope = (joint(rs, r, s) - rp * per_prompt_row(ps)) / variance;
             // Neither less than nothing nor more than all.
             self.row_s = Some(slope.clamp(0.0, s / r));
         }
+        if pp >= VARIANCE_MIN {
+            self.prompt_row_s = Some(per_prompt_row(ps - rp * self.row_s.unwrap_or(0.0)).max(0.0));
+        }
+    }
+
+    /// Whether it can be said how long a step beside so many rows of prompts takes.
+    fn has_met(&self, prompt_rows: f64) -> bool {
+        let [n, _, p, ..] = self.sums;
+        self.prompt_row_s.is_some() || (prompt_rows - p / n).abs() < 0.5
     }
 
     /// Notes what the head took for drafts.
@@ -87,13 +114,15 @@ impl Pace {
     /// How many drafts a stream should try while too little is known; `None` once enough is.
     pub(super) fn learning(&self) -> Option<usize> {
         let known = self.steps >= LEARNT && self.row_s.is_some();
-        (!known).then(|| LEARNING[self.steps as usize % LEARNING.len()])
+        (!known).then(|| LEARNING[self.begun % LEARNING.len()])
     }
 
-    /// Seconds of a step of `rows` rows.
-    fn step_s(&self, rows: f64) -> f64 {
-        let [n, r, _, s, _] = self.sums;
-        (s / n + self.row_s.unwrap_or(0.0) * (rows - r / n)).max(0.0)
+    /// Seconds of a step of `rows` rows beside so many of prompts.
+    fn step_s(&self, rows: f64, prompt_rows: f64) -> f64 {
+        let [n, r, p, s, ..] = self.sums;
+        let (row_s, prompt_row_s) = (self.row_s.unwrap_or(0.0), self.prompt_row_s.unwrap_or(0.0));
+        let usual = s / n + row_s * (rows - r / n) + prompt_row_s * (prompt_rows - p / n);
+        usual.max(row_s * rows)
     }
 
     /// The number of drafts, at most `most`, that gives the most tokens per second if all streams make as many, and each
@@ -101,7 +130,7 @@ impl Pace {
     pub(super) fn gain(&self, right: f64, most: usize, by_head: bool) -> Gain {
         let (here, all) = (self.load.here as f64, self.load.all as f64);
         let each = self.row_s.unwrap_or(0.0) + if by_head { self.draft_s } else { 0.0 };
-        let (mut tokens, mut seconds) = (all, self.step_s(here));
+        let (mut tokens, mut seconds) = (all, self.step_s(here, self.load.prompt_rows as f64));
         let mut best = Gain { drafts: 0, rate: tokens / seconds };
         let mut all_right = 1.0;
         for drafts in 1..=most.min(DRAFTS_MAX) {
@@ -124,8 +153,9 @@ mod tests {
     fn pace(streams: usize, lap_ms: u64, row_ms: u64, draft_ms: u64) -> Pace {
         let mut pace = Pace::default();
         for _ in 0..40 {
+            let load = Load { here: streams, all: streams, prompt_rows: 0 };
+            pace.begin(load);
             let rows = streams * (1 + pace.learning().unwrap_or(0));
-            let load = Load { here: streams, all: streams };
             pace.stepped(load, rows, Duration::from_millis(lap_ms + row_ms * rows as u64));
             pace.made(Making { drafts: streams, time: Duration::from_millis(draft_ms * streams as u64) });
         }
@@ -154,8 +184,38 @@ mod tests {
     #[test]
     fn an_accident_does_not_change_the_costs_much() {
         let mut pace = pace(1, 100, 2, 1);
-        let before = pace.step_s(1.0);
+        let before = pace.step_s(1.0, 0.0);
         pace.stepped(Load::default(), 1, Duration::from_secs(60));
-        assert!(pace.step_s(1.0) < before * 1.5, "{} after {before}", pace.step_s(1.0));
+        let after = pace.step_s(1.0, 0.0);
+        assert!(after < before * 1.5, "{after} after {before}");
+    }
+
+    #[test]
+    fn costs_are_learnt_while_every_step_reads_some_of_a_prompt() {
+        for prompts in [[256, 256], [256, 64], [0, 256]] {
+            let mut pace = Pace::default();
+            for prompt_rows in prompts.into_iter().cycle().take(40) {
+                let load = Load { here: 64, all: 64, prompt_rows };
+                pace.begin(load);
+                // There is room for 128 drafts.
+                let rows = 64 + (64 * pace.learning().unwrap_or(0)).min(128);
+                pace.stepped(load, rows, Duration::from_millis((50 + 2 * rows + prompt_rows) as u64));
+            }
+            assert!(pace.learning().is_none(), "beside {prompts:?}");
+            let row_ms = pace.row_s.unwrap() * 1e3;
+            assert!((row_ms - 2.0).abs() < 0.1, "{row_ms} ms beside {prompts:?}");
+            // Beside a chunk one more row is a smaller part of the step.
+            let step_ms = pace.step_s(64.0, 256.0) * 1e3;
+            assert!((step_ms - 434.0).abs() < 5.0, "{step_ms} ms beside {prompts:?}");
+        }
+    }
+
+    #[test]
+    fn a_gain_is_that_of_the_step_that_begins() {
+        // Alone, four drafts pay; a burst of streams that each count on it would make a step six times as long.
+        let mut pace = pace(1, 200, 2, 1);
+        assert_eq!(pace.gain(0.7, DRAFTS_MAX, true).drafts, 4);
+        pace.begin(Load { here: 200, all: 200, prompt_rows: 0 });
+        assert_eq!(pace.gain(0.7, DRAFTS_MAX, true).drafts, 0);
     }
 }

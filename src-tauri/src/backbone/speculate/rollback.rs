@@ -14,12 +14,11 @@ impl Backbone {
     pub fn accept(&self, sequence: &mut Sequence, count: usize) {
         let count = count.min(sequence.drafts);
         let (position, head_dim) = (sequence.position, self.hyper().head_dim);
-        let mut buffers = self.buffers.lend();
         for (layer, state) in self.layers.iter().zip(&mut sequence.layers) {
             match (&layer.mixer, state) {
                 (_, LayerState::Attention(cache)) => cache.truncate(position + count, head_dim),
                 (Mixer::DeltaNet(mixer), LayerState::DeltaNet(state)) => {
-                    mixer.accept(state, position, count, &mut buffers.delta_net);
+                    mixer.accept(state, position, count);
                 }
                 (Mixer::Attention(_), LayerState::DeltaNet(_)) => {}
             }
