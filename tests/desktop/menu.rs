@@ -1,6 +1,7 @@
 //! Shows tray icons, as far as D-Bus is concerned, and reads and clicks their menus.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use zbus::message::Header;
@@ -12,12 +13,35 @@ use crate::until;
 
 /// Who is told of icons.
 #[derive(Clone, Default)]
-pub struct Watcher(Arc<Mutex<Vec<(String, String)>>>);
+pub struct Watcher {
+    items: Arc<Mutex<Vec<(String, String)>>>,
+    has_host: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+}
+
+/// Where it is on its bus.
+pub const WATCHER_PATH: &str = "/StatusNotifierWatcher";
 
 impl Watcher {
     /// The icons so far are of a program that has ended.
     pub fn forget(&self) {
-        self.0.lock().unwrap().clear();
+        self.items.lock().unwrap().clear();
+    }
+
+    /// Whether anybody shows the icons: a panel comes and goes by itself.
+    pub async fn show(&self, connection: &Connection, shows: bool) {
+        self.has_host.store(shows, SeqCst);
+        let here = connection.object_server().interface::<_, Self>(WATCHER_PATH).await.unwrap();
+        let emitter = here.signal_emitter();
+        match shows {
+            true => Self::status_notifier_host_registered(emitter).await.unwrap(),
+            false => Self::status_notifier_host_unregistered(emitter).await.unwrap(),
+        }
+    }
+
+    /// How often somebody asked whether icons are shown.
+    pub fn asked(&self) -> usize {
+        self.asked.load(SeqCst)
     }
 }
 
@@ -30,7 +54,7 @@ impl Watcher {
         #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
     ) {
         let sender = header.sender().unwrap().to_string();
-        self.0.lock().unwrap().push((sender, service.to_owned()));
+        self.items.lock().unwrap().push((sender, service.to_owned()));
         let _ = Self::status_notifier_item_registered(&emitter, service).await;
     }
 
@@ -38,12 +62,13 @@ impl Watcher {
 
     #[zbus(property)]
     fn registered_status_notifier_items(&self) -> Vec<String> {
-        self.0.lock().unwrap().iter().map(|(sender, path)| format!("{sender}{path}")).collect()
+        self.items.lock().unwrap().iter().map(|(sender, path)| format!("{sender}{path}")).collect()
     }
 
     #[zbus(property)]
     fn is_status_notifier_host_registered(&self) -> bool {
-        true
+        self.asked.fetch_add(1, SeqCst);
+        self.has_host.load(SeqCst)
     }
 
     #[zbus(property)]
@@ -53,6 +78,12 @@ impl Watcher {
 
     #[zbus(signal)]
     async fn status_notifier_item_registered(emitter: &SignalEmitter<'_>, service: &str) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn status_notifier_host_registered(emitter: &SignalEmitter<'_>) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn status_notifier_host_unregistered(emitter: &SignalEmitter<'_>) -> zbus::Result<()>;
 }
 
 /// One line of a menu.
@@ -75,7 +106,7 @@ type Layout = (u32, (i32, HashMap<String, OwnedValue>, Vec<OwnedValue>));
 impl Menu {
     /// The menu of the first icon that came to `watcher`.
     pub async fn of(connection: &Connection, watcher: &Watcher) -> Self {
-        let (sender, path) = until("the tray icon", async || watcher.0.lock().unwrap().first().cloned()).await;
+        let (sender, path) = until("the tray icon", async || watcher.items.lock().unwrap().first().cloned()).await;
         let proxy = Proxy::new(connection, sender, format!("{path}/Menu"), "com.canonical.dbusmenu").await.unwrap();
         Self { proxy }
     }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use zbus::Connection;
 use zbus::connection::Builder;
 
-use crate::menu::Watcher;
+use crate::menu::{WATCHER_PATH, Watcher};
 use crate::until;
 
 const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -143,9 +143,16 @@ impl Session {
 
     /// Starts somebody who shows tray icons.
     pub async fn tray_host(&mut self) {
+        self.tray_watcher().await;
+        let (connection, watcher) = self.host();
+        watcher.show(connection, true).await;
+    }
+
+    /// Starts somebody who keeps a list of tray icons, which nobody shows yet.
+    pub async fn tray_watcher(&mut self) {
         let watcher = Watcher::default();
         let connection = self.connection();
-        let connection = connection.serve_at("/StatusNotifierWatcher", watcher.clone()).unwrap();
+        let connection = connection.serve_at(WATCHER_PATH, watcher.clone()).unwrap();
         let connection = connection.name("org.kde.StatusNotifierWatcher").unwrap().build().await.unwrap();
         self.host = Some((connection, watcher));
     }

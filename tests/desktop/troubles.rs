@@ -6,6 +6,7 @@ use kvasir::wire::signature::KeyPair;
 use serde_json::{Value, json};
 
 use crate::fleet::fleet;
+use crate::menu::Menu;
 use crate::page::Page;
 use crate::process;
 use crate::session::Session;
@@ -115,10 +116,41 @@ async fn without_a_tray_the_window_stays_and_says_why() {
     close_window(&session);
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert!(has_window(&session), "there would be no way back");
-    // Somebody who shows icons comes; the window may go.
-    session.tray_host().await;
+    // Somebody comes who keeps a list of icons and shows none.
+    session.tray_watcher().await;
+    let (connection, watcher) = session.host();
+    until("two questions", async || (watcher.asked() > 1).then_some(())).await;
+    assert!(page.sees("tray").await, "a list is no icon");
+    // Then a panel that shows them; the window may go, until the panel does.
+    watcher.show(connection, true).await;
     until("no notice", async || (!page.sees("tray").await).then_some(())).await;
+    watcher.show(connection, false).await;
+    until("the notice again", async || page.sees("tray").await.then_some(())).await;
+    watcher.show(connection, true).await;
+    until("no notice again", async || (!page.sees("tray").await).then_some(())).await;
     page.press("quit").await;
+    assert_eq!(session.end().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the stage that tests/desktop/run sets"]
+async fn at_login_a_panel_that_is_late_is_waited_for() {
+    let mut session = Session::bare();
+    session.keyring(true);
+    session.tray_watcher().await;
+    let app = session.app();
+    let mut hidden = session.command(&app);
+    session.invite(hidden.arg("--hidden"));
+    let (connection, watcher) = session.host();
+    until("some questions", async || (watcher.asked() > 2).then_some(())).await;
+    assert!(!has_window(&session), "nobody asked for it");
+    watcher.show(connection, true).await;
+    let asked = watcher.asked();
+    until("the next question", async || (watcher.asked() > asked).then_some(())).await;
+    let menu = Menu::of(connection, watcher).await;
+    menu.line("Quit").await;
+    assert!(!has_window(&session), "the icon is shown");
+    menu.click("Quit").await;
     assert_eq!(session.end().await, 0);
 }
 

@@ -215,10 +215,22 @@ async fn a_large_download_is_asked_about_once() {
     desk.engine.contribute(true).await.unwrap();
     desk.until("the question again", |s| s.confirm_download.is_some()).await;
     desk.engine.confirm_download(true).await.unwrap();
-    desk.until("a slice", |s| holds_slice(s) && s.confirm_download.is_none()).await;
+    let agreed = desk.until("a slice", |s| holds_slice(s) && s.confirm_download.is_none()).await;
     desk.stop().await;
+    let experts = dir.path().join("experts");
+    fs::remove_dir_all(&experts).unwrap();
     let desk = careful();
     desk.until("a slice without a question", holds_slice).await;
+    desk.stop().await;
+    // A yes to somebody else's experts is none to these.
+    let path = dir.path().join("intent.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let other = text.replace(&agreed.network.unwrap().operator, &PublicKey([1; 32]).to_string());
+    assert!(other != text && text.contains("\"bytes\""), "{text}");
+    fs::write(&path, other).unwrap();
+    fs::remove_dir_all(&experts).unwrap();
+    let desk = careful();
+    desk.until("the question of another operator", |s| s.confirm_download.is_some()).await;
     desk.stop().await;
     network.stop().await.unwrap();
 }

@@ -65,7 +65,10 @@ async fn a_missing_key_comes_back_with_its_own_phrase_and_with_no_other() {
     let lost = desk.until("a missing key", |s| matches!(s.wallet.state, WalletState::KeyMissing { .. })).await;
     assert_eq!(lost.wallet.needs, Some(Needs::Restore));
     let other = Wallet::generate().unwrap().phrase().unwrap().words().join(" ");
+    assert!(lost.wallet.backed_up, "its owner has the phrase, whatever became of the key");
     assert_eq!(code(desk.engine.restore_wallet(secret(&other))).await, Some("other_wallet"));
+    assert_eq!(code(desk.engine.set_password(secret("correct horse"))).await, Some("keyring_keeps"));
+    assert_eq!(desk.engine.status().wallet, lost.wallet, "a refusal changes nothing of what is missing");
     desk.engine.restore_wallet(secret(PHRASE)).await.unwrap();
     assert_eq!(address(&desk.engine.status()).to_string(), PHRASE_ADDRESS);
     desk.stop().await;
@@ -106,6 +109,12 @@ async fn without_a_keyring_a_password_keeps_the_wallet() {
     assert_eq!(desk.engine.status().wallet.needs, Some(Needs::Restore));
     desk.engine.restore_wallet(secret(&phrase)).await.unwrap();
     assert_eq!(address(&desk.engine.status()), wallet);
+    // Whoever leaves for good leaves none behind.
+    desk.engine.new_wallet().await.unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().filter(is_sealed).count(), 2);
+    assert_eq!(code(desk.engine.remove_everything(false)).await, Some("not_backed_up"));
+    desk.engine.remove_everything(true).await.unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().filter(is_sealed).count(), 0);
     desk.stop().await;
     // Where the keyring works, no password is taken.
     let other = tempfile::tempdir().unwrap();
@@ -192,7 +201,11 @@ async fn leaving_for_good_wants_a_backup_or_a_word_and_takes_only_what_is_ours()
     let dir = tempfile::tempdir().unwrap();
     let network = network().await;
     let desk = Desk::start(dir.path());
-    let wallet = address(&desk.ready().await);
+    // Its key would be the next start's wallet.
+    let before = address(&desk.ready().await);
+    desk.engine.new_wallet().await.unwrap();
+    let wallet = address(&desk.engine.status());
+    assert!(before != wallet && dir.path().join(format!("{before}.wallet")).exists());
     desk.join(&network.join_code().unwrap()).await;
     desk.engine.contribute(true).await.unwrap();
     desk.until("a slice", |s| matches!(s.slice, Slice::Held { .. })).await;
@@ -201,6 +214,8 @@ async fn leaving_for_good_wants_a_backup_or_a_word_and_takes_only_what_is_ours()
     for name in [".new-0123456789abcdef", "settings.new", "network.bad", "close-explained"] {
         fs::write(dir.path().join(name), "ours").unwrap();
     }
+    fs::create_dir(dir.path().join("release")).unwrap();
+    fs::write(dir.path().join("release/kvasir-9.9.9.deb"), "a package that was kept").unwrap();
 
     let experts = || fs::read_dir(dir.path().join("experts")).into_iter().flatten().count();
     assert!(experts() > 0);

@@ -174,4 +174,13 @@ async fn what_the_maintainers_script_announces_is_found_and_fetched() {
     std::fs::write(dir.path().join("notes.txt.sig"), NEWER).unwrap();
     let refused = run(dir.path());
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("got notes.txt"));
+    std::fs::remove_file(dir.path().join("notes.txt.sig")).unwrap();
+    for (version, url, why) in [
+        ("9.9.8", site.url("/9.9.8/"), "signed as version 9.9.8, got Kvasir"),
+        ("9.9.9", "/9.9.9".to_owned(), "expected an address such as https://"),
+    ] {
+        let refused = std::process::Command::new(&script).args([version, &url]).arg(dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(why), "{said}");
+    }
 }

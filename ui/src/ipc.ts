@@ -94,7 +94,7 @@ export type StandingBy = {
 /** Whose fault it is, such as a program's name; may be empty. */ detail: string, 
 /** When it ends, where that is known. */ until_unix_s: number | null, };
 
-export type WhyCode = "earning" | "no_wallet" | "no_network" | "no_device" | "paused" | "standing_by" | "offline" | "no_lease" | "downloading" | "being_checked" | "no_work" | "update_required" | "problem";
+export type WhyCode = "earning" | "no_wallet" | "no_network" | "no_device" | "paused" | "standing_by" | "connecting" | "offline" | "no_lease" | "downloading" | "being_checked" | "no_work" | "update_required" | "problem";
 
 export type Why = { 
 /** Which. */ code: WhyCode, 

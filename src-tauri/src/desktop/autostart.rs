@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tauri::utils::config::BundleType;
+use tauri::utils::platform::{bundle_type, current_exe};
 use tauri::{AppHandle, Manager};
 
 /// Its name below the user's `autostart` directory.
@@ -28,7 +30,10 @@ pub(super) fn switch(app: &AppHandle, on: bool) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         std::fs::create_dir_all(dir)?;
     }
-    std::fs::write(file, entry(&program()?))
+    let program = program()?;
+    let cannot =
+        || io::Error::other(format!("a path that a desktop entry can hold is expected, got {}", program.display()));
+    std::fs::write(file, entry(&program).ok_or_else(cannot)?)
 }
 
 fn file(app: &AppHandle) -> Option<PathBuf> {
@@ -38,15 +43,18 @@ fn file(app: &AppHandle) -> Option<PathBuf> {
     app.path().config_dir().ok().map(|dir| dir.join("autostart").join(FILE))
 }
 
-/// What to start: an AppImage is the file that it came in, not where it is mounted for now.
+/// What to start: an AppImage is the file that it came in, not where it is mounted for now. Any other program may have
+/// been started from somebody else's AppImage, and may have been replaced since: its path is that of the start.
 fn program() -> io::Result<PathBuf> {
-    std::env::var_os("APPIMAGE").map_or_else(std::env::current_exe, |image| Ok(PathBuf::from(image)))
+    let image = std::env::var_os("APPIMAGE").filter(|_| bundle_type() == Some(BundleType::AppImage));
+    image.map_or_else(current_exe, |image| Ok(PathBuf::from(image)))
 }
 
-/// A desktop entry; the program's path is quoted as its specification says.
-fn entry(program: &Path) -> String {
+/// A desktop entry; the program's path is quoted as its specification says. `None` for one that cannot be written there.
+fn entry(program: &Path) -> Option<String> {
+    let program = program.to_str().filter(|path| !path.contains(char::is_control))?;
     let mut quoted = String::new();
-    for letter in program.display().to_string().chars() {
+    for letter in program.chars() {
         quoted.push_str(match letter {
             '"' | '`' | '$' => "\\\\",
             '\\' => "\\\\\\",
@@ -55,10 +63,10 @@ fn entry(program: &Path) -> String {
         });
         quoted.push(letter);
     }
-    format!(
+    Some(format!(
         "[Desktop Entry]\nType=Application\nName=Kvasir\nExec=\"{quoted}\" --hidden\nIcon=kvasir\n\
          X-GNOME-Autostart-enabled=true\n"
-    )
+    ))
 }
 
 #[cfg(test)]
@@ -67,8 +75,9 @@ mod tests {
 
     #[test]
     fn a_path_with_odd_letters_is_one_word_of_the_command() {
-        let exec = |path: &str| entry(Path::new(path)).lines().nth(3).unwrap_or_default().to_owned();
+        let exec = |path: &str| entry(Path::new(path)).unwrap().lines().nth(3).unwrap().to_owned();
         assert_eq!(exec("/usr/bin/kvasir"), "Exec=\"/usr/bin/kvasir\" --hidden");
         assert_eq!(exec("/home/a b/100%/$x"), "Exec=\"/home/a b/100%%/\\\\$x\" --hidden");
+        assert_eq!(entry(Path::new("/home/a\nHidden=true")), None, "a line of its own");
     }
 }

@@ -134,8 +134,11 @@ async fn delete_slices(shell: State<'_, Shell>) -> Answer {
 #[tauri::command]
 async fn remove_everything(confirmed_without_backup: bool, app: AppHandle, shell: State<'_, Shell>) -> Answer {
     answer(shell.engine.remove_everything(confirmed_without_backup).await)?;
-    if shell.starts_at_login() == Some(true) {
-        shell.start_at_login(&app, false)?;
+    if shell.starts_at_login() == Some(true)
+        && let Err(problem) = shell.start_at_login(&app, false)
+    {
+        // An emptied program goes on no more for that.
+        tracing::warn!(problem.message, "the entry that starts the program stays");
     }
     shell::quit(&app).await;
     Ok(())

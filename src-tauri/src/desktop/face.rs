@@ -34,6 +34,8 @@ pub(super) struct Face {
     pub device: String,
     /// Only until the wallet is backed up.
     pub backup: Option<String>,
+    /// Only while a large download waits for a yes.
+    pub download: Option<String>,
     /// Only while a newer release can be installed.
     pub release: Option<String>,
     pub action: String,
@@ -76,6 +78,7 @@ impl Face {
                 DeviceState::Failed { .. } => words.say("menu.device_none"),
             },
             backup: (is_wallet_open && !status.wallet.backed_up).then(|| words.say("menu.backup")),
+            download: status.confirm_download.map(|_| words.say("download.title")),
             release: match &view.new_release {
                 NewRelease::Found { version } | NewRelease::Failed { version, .. } => {
                     Some(words.say_with("menu.release", "version", version))
@@ -103,7 +106,7 @@ impl Face {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Account, Language, Network, Pause, PauseKind};
+    use crate::engine::{Account, ConfirmDownload, Language, Network, Pause, PauseKind};
 
     #[test]
     fn the_menu_says_what_is_owed_and_offers_what_can_be_done() {
@@ -123,13 +126,16 @@ mod tests {
         assert_eq!((face.pending.as_str(), face.device.as_str()), ("Pending: 0.00895 KVR", "Device: CPU"));
         assert_eq!((face.action.as_str(), face.can_act, face.can_pause), ("Contribute", true, false));
         assert!(face.backup.is_some());
-        assert_eq!(face.release, None);
+        assert_eq!((face.release, face.download), (None, None));
         view.new_release = NewRelease::Found { version: "9.9.9".into() };
         assert_eq!(Face::of(&view).release.as_deref(), Some("Install version 9.9.9"));
         view.engine.settings.language = Language::Fr;
         assert_eq!(Face::of(&view).pending, "En attente : 0,00895 KVR");
         view.engine.settings.language = Language::En;
 
+        let asked = ConfirmDownload { needed_bytes: 2, free_disk_bytes: 9, cap_bytes: 9, eta_s: None };
+        view.engine.confirm_download = Some(asked);
+        assert_eq!(Face::of(&view).download.as_deref(), Some("Download the slice?"));
         view.engine.contributing = true;
         view.engine.wallet.backed_up = true;
         let face = Face::of(&view);

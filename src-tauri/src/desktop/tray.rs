@@ -12,12 +12,13 @@ use super::face::{Action, Face};
 use super::shell::{self, Shell};
 use super::updates;
 use super::window::{self, Page};
-use crate::engine::{Engine, EngineError, PauseKind, State};
+use crate::engine::{Engine, EngineError, NewRelease, PauseKind, State};
 
 const ACTION: &str = "contribute";
 const HOUR: &str = "hour";
 const UNTIL_RESUMED: &str = "until_resumed";
 const BACKUP: &str = "backup";
+const DOWNLOAD: &str = "download";
 const RELEASE: &str = "release";
 const OPEN: &str = "open";
 const LOGIN: &str = "login";
@@ -33,6 +34,7 @@ pub(super) struct Icon {
     pending: MenuItem<Wry>,
     device: MenuItem<Wry>,
     backup: MenuItem<Wry>,
+    download: MenuItem<Wry>,
     release: MenuItem<Wry>,
     action: MenuItem<Wry>,
     pause: Submenu<Wry>,
@@ -65,6 +67,7 @@ impl Icon {
         let pending = line("pending", &face.pending, false)?;
         let device = line("device", &face.device, false)?;
         let backup = line(BACKUP, "", true)?;
+        let download = line(DOWNLOAD, "", true)?;
         let release = line(RELEASE, "", true)?;
         let action = line(ACTION, &face.action, face.can_act)?;
         let hour = line(HOUR, &face.hour, true)?;
@@ -84,9 +87,27 @@ impl Icon {
             .icon(picture(face.state)?)
             .tooltip(&face.tooltip)
             .menu(&menu)
-            .on_menu_event(|app, event| chosen(app, &event))
+            .on_menu_event({
+                let login = login.clone();
+                move |app, event| chosen(app, &event, &login)
+            })
             .build(app)?;
-        Ok(Self { tray, menu, pending, device, backup, release, action, pause, hour, until_resumed, open, login, quit })
+        Ok(Self {
+            tray,
+            menu,
+            pending,
+            device,
+            backup,
+            download,
+            release,
+            action,
+            pause,
+            hour,
+            until_resumed,
+            open,
+            login,
+            quit,
+        })
     }
 
     /// Changes what is another than `before`: menus that are open stay so.
@@ -125,6 +146,7 @@ impl Icon {
         // A click has changed the mark already; whether it is true is known here.
         self.login.set_checked(face.starts_at_login == Some(true))?;
         self.ask(&self.backup, before.backup.as_deref(), face.backup.as_deref())?;
+        self.ask(&self.download, before.download.as_deref(), face.download.as_deref())?;
         self.ask(&self.release, before.release.as_deref(), face.release.as_deref())
     }
 
@@ -151,7 +173,7 @@ fn picture(state: State) -> Result<Image<'static>, tauri::Error> {
     })
 }
 
-fn chosen(app: &AppHandle, event: &MenuEvent) {
+fn chosen(app: &AppHandle, event: &MenuEvent, login: &CheckMenuItem<Wry>) {
     let app = app.clone();
     match event.id().as_ref() {
         id @ (ACTION | HOUR | UNTIL_RESUMED) => {
@@ -169,13 +191,22 @@ fn chosen(app: &AppHandle, event: &MenuEvent) {
         RELEASE => drop(tauri::async_runtime::spawn(async move {
             let shell = app.state::<Shell>().inner().clone();
             updates::install(&app, &shell).await;
+            // Why it failed, and perhaps how to go on, is said in the window.
+            if matches!(shell.views().borrow().new_release, NewRelease::Failed { .. }) {
+                window::show_soon(&app, Page::Home);
+            }
         })),
-        OPEN => window::show_soon(&app, Page::Home),
+        OPEN | DOWNLOAD => window::show_soon(&app, Page::Home),
         LOGIN => {
             let shell = app.state::<Shell>();
             let is_on = shell.starts_at_login() == Some(true);
             if let Err(problem) = shell.start_at_login(&app, !is_on) {
                 tracing::warn!(problem.message, "not changed");
+                window::show_soon(&app, Page::Home);
+            }
+            // The click itself has changed the mark, whatever came of it.
+            if let Err(error) = login.set_checked(shell.starts_at_login() == Some(true)) {
+                tracing::warn!(%error, "the mark is not up to date");
             }
         }
         QUIT => drop(tauri::async_runtime::spawn(async move { shell::quit(&app).await })),

@@ -135,8 +135,10 @@ async fn keep(app: AppHandle, shell: Shell) {
 
 /// Looks at once, since somebody asked.
 pub(super) async fn look(app: &AppHandle, shell: &Shell) {
-    let Some(updates) = app.try_state::<Updates>() else { return };
-    let Ok(mut found) = updates.found.try_lock() else { return };
+    let Some(updates) = app.try_state::<Updates>().filter(|_| !is_fetching(shell)) else { return };
+    shell.set_new_release(NewRelease::Asking);
+    // Whoever looks in the background says what came of it first.
+    let mut found = updates.found.lock().await;
     shell.set_new_release(NewRelease::Asking);
     match updates.releases.look().await {
         Ok(release) => show(shell, &mut found, release, NewRelease::Newest),
@@ -148,6 +150,11 @@ pub(super) async fn look(app: &AppHandle, shell: &Shell) {
     }
 }
 
+/// Whether a release is being installed: one click is enough.
+fn is_fetching(shell: &Shell) -> bool {
+    matches!(shell.views().borrow().new_release, NewRelease::Fetching { .. })
+}
+
 /// Shows a release, or `none`.
 fn show(shell: &Shell, found: &mut Option<Release>, release: Option<Release>, none: NewRelease) {
     let version = release.as_ref().map(|release| release.version.to_string());
@@ -157,8 +164,16 @@ fn show(shell: &Shell, found: &mut Option<Release>, release: Option<Release>, no
 
 /// Downloads, checks and installs the release that was found, and starts it in place of this program.
 pub(super) async fn install(app: &AppHandle, shell: &Shell) {
-    let Some(updates) = app.try_state::<Updates>() else { return };
-    let Ok(found) = updates.found.try_lock() else { return };
+    let Some(updates) = app.try_state::<Updates>().filter(|_| !is_fetching(shell)) else { return };
+    let shown = match &shell.views().borrow().new_release {
+        NewRelease::Found { version } | NewRelease::Failed { version, .. } => Some(version.clone()),
+        _ => None,
+    };
+    // At once, also while a look in the background must be waited for.
+    if let Some(version) = shown {
+        shell.set_new_release(NewRelease::Fetching { version });
+    }
+    let found = updates.found.lock().await;
     let Some(release) = found.as_ref() else { return };
     let version = release.version.to_string();
     shell.set_new_release(NewRelease::Fetching { version: version.clone() });

@@ -60,6 +60,8 @@ pub enum WhyCode {
     Paused,
     /// Courtesy holds work back.
     StandingBy,
+    /// The link is on its way, and nothing keeps it so far.
+    Connecting,
     /// There is no link.
     Offline,
     /// The network has not given a slice yet.

@@ -1,4 +1,4 @@
-//! What the owner wants, restarts included: contribute or not, a pause, which devices, whether a download may be large.
+//! What the owner wants, restarts included: contribute or not, a pause, which devices, how large a download may be.
 
 use std::collections::BTreeSet;
 
@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::facts::{Pause, PauseKind};
 use super::kept::Kept;
+use crate::types::PublicKey;
 
 /// The file.
 pub(super) const INTENT: Kept = Kept { name: "intent.json", what: "what Contribute and Pause were set to" };
@@ -22,8 +23,31 @@ pub(super) struct Intent {
     pub pause: Option<Pause>,
     /// Devices that are switched off.
     pub off: BTreeSet<String>,
-    /// A large download was agreed to.
-    pub download_agreed: bool,
+    /// The large download that was agreed to.
+    pub agreed: Option<Agreed>,
+}
+
+/// A yes to a large download, which is none to another operator's, nor to a clearly larger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Agreed {
+    /// Whose experts.
+    pub operator: PublicKey,
+    /// Most bytes of one download.
+    pub bytes: u64,
+}
+
+impl Agreed {
+    /// The yes to `bytes` of an operator's experts; a slice that is a little larger later is no other question.
+    pub fn to(operator: PublicKey, bytes: u64) -> Self {
+        Self { operator, bytes: bytes.saturating_add(bytes / 4) }
+    }
+}
+
+impl Intent {
+    /// Most bytes of a download of this operator's experts that need no question.
+    pub fn agreed_bytes(&self, operator: &PublicKey) -> u64 {
+        self.agreed.filter(|agreed| agreed.operator == *operator).map_or(0, |agreed| agreed.bytes)
+    }
 }
 
 /// A pause that begins now.
@@ -48,6 +72,17 @@ pub(super) fn left_of(pause: Pause, now_unix_s: u64, passed_s: u64) -> Option<Pa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_yes_is_for_one_operator_and_for_little_more_than_was_asked() {
+        let (ours, other) = (PublicKey([1; 32]), PublicKey([2; 32]));
+        let intent = Intent { agreed: Some(Agreed::to(ours, 2000)), ..Intent::default() };
+        assert_eq!((intent.agreed_bytes(&ours), intent.agreed_bytes(&other)), (2500, 0));
+        assert_eq!(Intent::default().agreed_bytes(&ours), 0);
+        // A yes without a number, of before, is asked for once more.
+        let before: Intent = serde_json::from_str(r#"{"contributing":true,"download_agreed":true}"#).unwrap();
+        assert_eq!((before.contributing, before.agreed), (true, None));
+    }
 
     #[test]
     fn an_hour_is_an_hour_whatever_clocks_do() {

@@ -70,12 +70,14 @@ pub(super) struct Purse {
     password: Option<Arc<PasswordKeyStore>>,
     open: Option<Arc<Wallet>>,
     errand: Option<JoinHandle<Came>>,
+    /// Whether the last errand was to open what is here.
+    was_to_open: bool,
 }
 
 impl Purse {
     /// A purse with the wallet of `dir`; nothing is opened yet.
     pub fn new(keyring: Arc<dyn KeyStore>, dir: PathBuf) -> Self {
-        Self { keyring, dir, password: None, open: None, errand: None }
+        Self { keyring, dir, password: None, open: None, errand: None, was_to_open: false }
     }
 
     /// The wallet, when it is open.
@@ -89,6 +91,7 @@ impl Purse {
     /// [`EngineError::WalletBusy`] while another errand is under way.
     pub fn send(&mut self, errand: Errand) -> Result<(), EngineError> {
         self.check_free()?;
+        self.was_to_open = matches!(errand, Errand::Open | Errand::Unlock(_));
         let desk = Desk {
             keyring: Arc::clone(&self.keyring),
             dir: self.dir.clone(),
@@ -123,6 +126,12 @@ impl Purse {
         }
     }
 
+    /// Whether the last errand was to open what is here: how it ends is how the wallet stands. That another errand was
+    /// refused changes nothing of what the wallet waits for.
+    pub fn was_to_open(&self) -> bool {
+        self.was_to_open
+    }
+
     /// Whether a password is at hand.
     pub fn has_password(&self) -> bool {
         self.password.is_some()
@@ -155,11 +164,13 @@ impl Purse {
 
     /// Whether losing this machine loses no wallet: it is backed up, or there is none.
     pub fn is_safe(&self) -> bool {
-        match wallet::recorded(&self.dir.join(WALLET_RECORD)) {
-            Ok(None) => true,
-            Ok(Some(address)) => wallet::is_backed_up(&self.dir.join(BACKED_UP), &address),
-            Err(_) => false,
-        }
+        matches!(wallet::recorded(&self.dir.join(WALLET_RECORD)), Ok(None)) || self.is_backed_up()
+    }
+
+    /// Whether there is a wallet, open or not, that is backed up.
+    fn is_backed_up(&self) -> bool {
+        let recorded = wallet::recorded(&self.dir.join(WALLET_RECORD)).ok().flatten();
+        recorded.is_some_and(|address| wallet::is_backed_up(&self.dir.join(BACKED_UP), &address))
     }
 
     /// The open wallet, for windows.
@@ -175,7 +186,7 @@ impl Purse {
         }
     }
 
-    /// What a failed errand leaves, for windows.
+    /// What an opening that failed leaves, for windows.
     pub fn failed(&self, error: &EngineError) -> WalletStatus {
         let problem = Problem::from(error);
         let (needs, stored) = match error {
@@ -198,7 +209,7 @@ impl Purse {
             }
             _ => WalletState::Failed { problem },
         };
-        WalletStatus { state, stored, needs, ..WalletStatus::default() }
+        WalletStatus { state, backed_up: self.is_backed_up(), stored, needs, ..WalletStatus::default() }
     }
 }
 
@@ -279,15 +290,18 @@ impl Desk {
     }
 
     fn remove(self, record: &Path) -> Came {
-        if let Some(address) = wallet::recorded(record).map_err(KeyStoreError::from)? {
-            let was_sealed = PasswordKeyStore::sealed_in(&self.dir)?.contains(&address);
-            PasswordKeyStore::remove_sealed(&self.dir, &address)?;
-            match self.keyring.remove(&address) {
-                // A key that was in a file is in no keyring; any other may be in one that is only locked.
-                Err(KeyStoreError::Unavailable { .. }) if was_sealed => {}
-                removed => removed?,
-            }
-        }
+        let recorded = wallet::recorded(record).map_err(KeyStoreError::from)?;
+        let sealed = PasswordKeyStore::sealed_in(&self.dir)?;
+        let is_elsewhere = recorded.is_none_or(|address| sealed.contains(&address));
+        // The keys of wallets that this one took the place of go too: the next start would take one for its own.
+        let kept: Vec<PublicKey> = match self.keyring.list() {
+            // A key that is in a file is in no keyring; any other may be in one that is only locked.
+            Err(KeyStoreError::Unavailable { .. }) if is_elsewhere => Vec::new(),
+            // The present one last: what fails on the way leaves it. A crash may have kept it out of the list.
+            listed => listed?.into_iter().filter(|address| Some(*address) != recorded).chain(recorded).collect(),
+        };
+        kept.iter().try_for_each(|address| self.keyring.remove(address))?;
+        sealed.iter().try_for_each(|address| PasswordKeyStore::remove_sealed(&self.dir, address))?;
         remove::everything(&self.dir)?;
         Ok(Fetched::Removed)
     }

@@ -25,6 +25,7 @@ const OURS: &[&str] = &[
     "intent.json",
     "earned.json",
     "close-explained",
+    "release",
 ];
 
 /// Bytes of the files that [`slices`] removes.

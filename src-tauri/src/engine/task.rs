@@ -13,10 +13,11 @@ use super::account::Known;
 use super::devices::{Found, Search};
 use super::download::Meter;
 use super::facts::PauseKind;
-use super::intent::{INTENT, Intent, pause_from};
+use super::intent::{Agreed, INTENT, Intent, pause_from};
 use super::purse::Purse;
 use super::settings::{SETTINGS, Settings};
 use super::status::{DeviceState, Status};
+use super::why::Credits;
 use super::work::Running;
 use super::{Asked, EngineConfig, EngineError, Order};
 use crate::net::tls;
@@ -59,8 +60,9 @@ pub(super) struct Core {
     pub running: Option<Running>,
     pub account: Option<Account>,
     pub working: watch::Sender<bool>,
-    /// Answers so far, and when the last of them was seen, in milliseconds since 1970.
-    pub answered: (u64, Option<u64>),
+    /// Answers so far, and when the last of them was seen, by the monotonic clock.
+    pub answered: (u64, Option<Duration>),
+    pub credits: Credits,
     pub intent: Intent,
     /// When the present pause began, by the monotonic clock.
     pub paused_at: Option<Duration>,
@@ -128,6 +130,7 @@ impl Core {
             account: None,
             working: watch::Sender::new(false),
             answered: (0, None),
+            credits: Credits::default(),
             paused_at: None,
             rules,
             welcome,
@@ -279,12 +282,13 @@ impl Core {
             }
             Order::SaveSettings(settings) => self.save_settings(*settings).await?,
             Order::ConfirmDownload(yes) => {
-                let running = self.running.as_ref().filter(|_| self.status.confirm_download.is_some());
-                let running = running.ok_or(EngineError::NothingAsked)?;
+                let asked = self.running.as_ref().zip(self.status.confirm_download).zip(self.network.as_ref());
+                let ((running, download), network) = asked.ok_or(EngineError::NothingAsked)?;
                 if yes {
+                    let agreed = Agreed::to(network.operator, download.needed_bytes);
                     // The worker may just have ended.
-                    let _ = running.agreed.send(true);
-                    self.intend(|intent| intent.download_agreed = true)?;
+                    let _ = running.agreed.send(agreed.bytes);
+                    self.intend(|intent| intent.agreed = Some(agreed))?;
                 } else {
                     self.rest().await;
                     self.intend(|intent| intent.contributing = false)?;
@@ -293,7 +297,7 @@ impl Core {
             Order::DeleteSlices => {
                 self.rest().await;
                 // A full disk, which keeps nothing, is what this order is for.
-                let kept = self.intend(|intent| (intent.contributing, intent.download_agreed) = (false, false));
+                let kept = self.intend(|intent| (intent.contributing, intent.agreed) = (false, None));
                 super::remove::slices(self.config.state_dir.clone()).await?;
                 kept.or_else(|_| self.intend(|_| ()))?;
             }

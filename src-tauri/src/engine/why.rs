@@ -4,23 +4,56 @@
 //! without a link a slice is not.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::facts::{Why, WhyCode};
-use super::status::{DeviceState, Link, Slice, Status, WalletState};
+use super::status::{Account, DeviceState, Link, Slice, Status, WalletState};
 use crate::wire::control::UPDATE_REQUIRED;
 use crate::worker::Trouble;
 
 /// An answer or a credit that is older says nothing about now.
-pub(super) const RECENT_MS: u64 = 60_000;
+const RECENT: Duration = Duration::from_secs(60);
 
-/// What the status does not show; times in milliseconds since 1970.
+/// What the status does not show; times by the monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beside {
-    pub now: u64,
+    pub now: Duration,
     /// When the worker last answered anything.
-    pub answered: Option<u64>,
+    pub answered: Option<Duration>,
+    /// When a new credit was last seen.
+    pub credited: Option<Duration>,
     /// Where the way to the hub fails.
     pub trouble: Option<Trouble>,
+}
+
+/// Sees credits come, whatever the gateway's clock says: it is another one than this machine's.
+#[derive(Debug, Default)]
+pub(super) struct Credits {
+    /// The gateway's time of the newest, in milliseconds since 1970; the outer `None` before it said anything.
+    newest: Option<Option<u64>>,
+    seen: Option<Duration>,
+}
+
+impl Credits {
+    /// When a new credit was last seen, now that the account is this one. Of a credit that was there before anybody
+    /// looked only the two wall clocks, `now_unix_ms` being ours, can tell whether it is new.
+    pub fn see(&mut self, account: Option<&Account>, now: Duration, now_unix_ms: u64) -> Option<Duration> {
+        let Some(account) = account else {
+            *self = Self::default();
+            return None;
+        };
+        let last = account.last_credit_unix_ms;
+        let before = self.newest.replace(last.max(self.newest.flatten()));
+        let recent_ms = u64::try_from(RECENT.as_millis()).unwrap_or(u64::MAX);
+        let is_new = match before {
+            Some(before) => last > before,
+            None => last.is_some_and(|at| at.saturating_add(recent_ms) >= now_unix_ms),
+        };
+        if is_new {
+            self.seen = Some(now);
+        }
+        self.seen
+    }
 }
 
 /// The one reason.
@@ -79,7 +112,12 @@ fn reason(status: &Status, beside: Beside) -> Reason {
             let trouble = beside.trouble.map(|trouble| ("code", trouble.code.to_owned()));
             return (WhyCode::Offline, [("reason", reason.clone())].into_iter().chain(trouble).collect());
         }
-        Link::Off | Link::Starting | Link::Connecting { .. } => return plain(WhyCode::Offline),
+        // The last attempt has failed: one more is no news.
+        Link::Connecting { .. } if beside.trouble.is_some() => {
+            let trouble = beside.trouble.map(|trouble| ("code", trouble.code.to_owned()));
+            return (WhyCode::Offline, trouble.into_iter().collect());
+        }
+        Link::Off | Link::Starting | Link::Connecting { .. } => return plain(WhyCode::Connecting),
     }
     if status.confirm_download.is_some() {
         return (WhyCode::Downloading, vec![("waits", "confirm".to_owned())]);
@@ -92,9 +130,8 @@ fn reason(status: &Status, beside: Beside) -> Reason {
         }
         Slice::Held { .. } => {}
     }
-    let is_recent = |at: u64| at.saturating_add(RECENT_MS) >= beside.now;
-    let credited = status.account.as_ref().and_then(|account| account.last_credit_unix_ms);
-    match (beside.answered.filter(|at| is_recent(*at)), credited.filter(|at| is_recent(*at))) {
+    let is_recent = |at: &Duration| at.saturating_add(RECENT) >= beside.now;
+    match (beside.answered.filter(is_recent), beside.credited.filter(is_recent)) {
         (_, Some(_)) => plain(WhyCode::Earning),
         (Some(_), None) => plain(WhyCode::BeingChecked),
         (None, None) => plain(WhyCode::NoWork),
@@ -105,10 +142,12 @@ fn reason(status: &Status, beside: Beside) -> Reason {
 mod tests {
     use super::*;
     use crate::engine::facts::{ConfirmDownload, Pause, PauseKind, StandingBy};
-    use crate::engine::status::{Account, Network, Problem};
+    use crate::engine::status::{Network, Problem};
     use crate::worker::courtesy;
 
-    const NOW: u64 = 1_800_000_000_000;
+    const NOW: Duration = Duration::from_secs(1000);
+    const LONG_AGO: Option<Duration> = Some(Duration::from_secs(900));
+    const LATELY: Option<Duration> = Some(Duration::from_secs(990));
 
     fn problem(code: &str) -> Problem {
         Problem { code: code.into(), message: String::new() }
@@ -128,8 +167,8 @@ mod tests {
         status
     }
 
-    fn credited(at: u64) -> Option<Account> {
-        Some(Account { last_credit_unix_ms: Some(at), ..Account::default() })
+    fn beside(answered: Option<Duration>, credited: Option<Duration>) -> Beside {
+        Beside { now: NOW, answered, credited, trouble: None }
     }
 
     type Change = Box<dyn Fn(&mut Status)>;
@@ -170,25 +209,45 @@ mod tests {
         for (first, (code, _)) in rows.iter().enumerate() {
             let mut status = well();
             rows[first..].iter().rev().for_each(|(_, change)| change(&mut status));
-            assert_eq!(why(&status, Beside { now: NOW, answered: None, trouble: None }).code, *code, "row {first}");
+            assert_eq!(why(&status, beside(None, None)).code, *code, "row {first}");
         }
         let mut without = well();
         without.slice = Slice::Nothing;
-        assert_eq!(why(&without, Beside { now: NOW, answered: None, trouble: None }).code, WhyCode::NoLease);
+        assert_eq!(why(&without, beside(None, None)).code, WhyCode::NoLease);
+        let dialling = Status { link: Link::Connecting { gateway: "g".into() }, ..well() };
+        assert_eq!(why(&dialling, beside(None, None)).code, WhyCode::Connecting, "nothing has failed");
         let lost = Status { link: Link::NoHardware { reason: "unplugged".into() }, ..well() };
         assert_eq!(why(&lost, Beside::default()).args["reason"], "unplugged");
     }
 
     #[test]
     fn answers_without_credit_are_being_checked_and_credit_is_earning() {
-        let at =
-            |answered, account| why(&Status { account, ..well() }, Beside { now: NOW, answered, trouble: None }).code;
+        let at = |answered, credited| why(&well(), beside(answered, credited)).code;
         assert_eq!(at(None, None), WhyCode::NoWork);
-        assert_eq!(at(Some(NOW - 1000), None), WhyCode::BeingChecked);
-        assert_eq!(at(Some(NOW - 1000), credited(NOW - 2 * RECENT_MS)), WhyCode::BeingChecked);
-        assert_eq!(at(Some(NOW - 1000), credited(NOW - 3000)), WhyCode::Earning);
-        assert_eq!(at(None, credited(NOW - 3000)), WhyCode::Earning);
-        assert_eq!(at(Some(NOW - 2 * RECENT_MS), credited(NOW - 2 * RECENT_MS)), WhyCode::NoWork);
+        assert_eq!(at(LATELY, None), WhyCode::BeingChecked);
+        assert_eq!(at(LATELY, LONG_AGO), WhyCode::BeingChecked);
+        assert_eq!(at(LATELY, LATELY), WhyCode::Earning);
+        assert_eq!(at(None, LATELY), WhyCode::Earning);
+        assert_eq!(at(LONG_AGO, LONG_AGO), WhyCode::NoWork);
+    }
+
+    #[test]
+    fn a_credit_is_new_when_it_comes_and_not_by_the_gateways_clock() {
+        let account = |at| Account { last_credit_unix_ms: at, ..Account::default() };
+        let (first, second, hour_ms) = (Duration::from_secs(1), Duration::from_secs(2), 3_600_000);
+        let here = 1_800_000_000_000;
+        for there in [here - hour_ms, here, here + hour_ms] {
+            let mut credits = Credits::default();
+            assert_eq!(credits.see(Some(&account(None)), first, here), None);
+            assert_eq!(credits.see(Some(&account(Some(there))), first, here), Some(first));
+            assert_eq!(credits.see(Some(&account(Some(there))), second, here), Some(first), "the same one");
+            assert_eq!(credits.see(Some(&account(Some(there - 1))), second, here), Some(first), "an older one");
+            assert_eq!(credits.see(Some(&account(Some(there + 1))), second, here), Some(second));
+            assert_eq!(credits.see(None, second, here), None, "another account");
+        }
+        let mut credits = Credits::default();
+        assert_eq!(credits.see(Some(&account(Some(here - hour_ms))), first, here), None, "from before the start");
+        assert_eq!(credits.see(Some(&account(Some(here - hour_ms + 1))), second, here), Some(second));
     }
 
     #[test]

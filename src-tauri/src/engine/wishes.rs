@@ -126,7 +126,8 @@ impl Core {
         };
         self.status.wallet = match (self.purse.wallet(), &done) {
             (Some(_), _) => self.purse.status(),
-            (None, Err(error)) => self.purse.failed(error),
+            (None, Err(error)) if self.purse.was_to_open() => self.purse.failed(error),
+            (None, Err(_)) => std::mem::take(&mut self.status.wallet),
             (None, Ok(())) if !self.purse.has_password() => WalletStatus::default(),
             // A password is at hand, and the phrase is asked for.
             (None, Ok(())) => WalletStatus { needs: Some(Needs::Restore), ..std::mem::take(&mut self.status.wallet) },

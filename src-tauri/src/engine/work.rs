@@ -36,8 +36,8 @@ pub(super) struct Running {
     stop: ShutdownTrigger,
     task: JoinHandle<Result<(), WorkerError>>,
     pub status: watch::Receiver<WorkerStatus>,
-    /// Lets a large download begin.
-    pub agreed: watch::Sender<bool>,
+    /// Lets a download of so many bytes begin.
+    pub agreed: watch::Sender<u64>,
     hardware: watch::Receiver<Hardware>,
     /// Tells the worker of hardware that was chosen later.
     newest: watch::Sender<Hardware>,
@@ -106,7 +106,8 @@ impl Core {
         let (Some(invite), Some(wallet)) = (self.effective_network(), self.purse.wallet()) else { return };
         let Some(chosen) = self.hardware.as_ref().map(|hardware| hardware.borrow().clone()) else { return };
         let gateways = invite.gateways.clone();
-        let (agreed, consent) = Consent::asked_above(self.config.large_download_bytes, self.intent.download_agreed);
+        let agreed_bytes = self.intent.agreed_bytes(&invite.operator);
+        let (agreed, consent) = Consent::asked_above(self.config.large_download_bytes, agreed_bytes);
         let cache = CacheConfig::new(self.config.state_dir.join(EXPERTS_DIR), Some(self.settings.disk_cap_bytes));
         let outbound = Outbound { network_ca_pem: invite.ca_pem.clone(), ..self.config.outbound.clone() };
         let config = WorkerConfig {
@@ -216,11 +217,12 @@ impl Core {
         status.account_problem = error.map(|error| (&EngineError::from(AccountProblem::from(error))).into());
         status.state = status.summed_up();
         status.legs = Legs { gateway_rtt_ms, backbone_rtt_ms, ..status.legs_now() };
-        let now = self.config.clock.unix_ms();
+        let now = self.config.clock.mono();
+        let credited = self.credits.see(status.account.as_ref(), now, self.config.clock.unix_ms());
         if self.answered.0 != status.assignments {
             self.answered = (status.assignments, (status.assignments > self.answered.0).then_some(now));
         }
-        status.why_not_earning = why::why(status, Beside { now, answered: self.answered.1, trouble });
+        status.why_not_earning = why::why(status, Beside { now, answered: self.answered.1, credited, trouble });
         let working = status.state == State::Working;
         self.working.send_if_modified(|before| std::mem::replace(before, working) != working);
         self.board.send_if_modified(|shown| {

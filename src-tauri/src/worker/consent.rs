@@ -6,25 +6,25 @@ use tokio::sync::watch;
 #[derive(Clone, Debug)]
 pub struct Consent {
     free_bytes: u64,
-    agreed: watch::Receiver<bool>,
+    agreed: watch::Receiver<u64>,
 }
 
 impl Consent {
-    /// Downloads of up to `free_bytes` begin at once, larger ones once `true` was sent.
+    /// Downloads of up to `free_bytes` or `agreed_bytes` begin at once, larger ones once as many bytes were sent.
     #[must_use]
-    pub fn asked_above(free_bytes: u64, agreed: bool) -> (watch::Sender<bool>, Self) {
-        let (answer, agreed) = watch::channel(agreed);
+    pub fn asked_above(free_bytes: u64, agreed_bytes: u64) -> (watch::Sender<u64>, Self) {
+        let (answer, agreed) = watch::channel(agreed_bytes);
         (answer, Self { free_bytes, agreed })
     }
 
     /// Whether `bytes` may be fetched now.
     pub(super) fn is_given(&self, bytes: u64) -> bool {
-        bytes <= self.free_bytes || *self.agreed.borrow()
+        bytes <= self.free_bytes.max(*self.agreed.borrow())
     }
 
-    /// Completes once its owner agreed; never when nobody can any more.
-    pub(super) async fn given(&self) {
-        if self.agreed.clone().wait_for(|agreed| *agreed).await.is_err() {
+    /// Completes once its owner agreed to `bytes`; never when nobody can any more.
+    pub(super) async fn given(&self, bytes: u64) {
+        if self.agreed.clone().wait_for(|agreed| bytes <= *agreed).await.is_err() {
             std::future::pending().await
         }
     }
@@ -33,6 +33,6 @@ impl Consent {
 impl Default for Consent {
     /// Everything may be fetched.
     fn default() -> Self {
-        Self::asked_above(u64::MAX, true).1
+        Self::asked_above(u64::MAX, 0).1
     }
 }

@@ -88,7 +88,7 @@ impl<'a> Gathering<'a> {
         let Taking { consent, board, .. } = self.taking;
         if !consent.is_given(bytes) {
             board.asks(Some(bytes));
-            consent.given().await;
+            consent.given(bytes).await;
         }
         board.asks(None);
     }

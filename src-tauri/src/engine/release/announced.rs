@@ -10,6 +10,19 @@ use serde_json::Value;
 
 use crate::wire::agent::{Version, VersionError};
 
+/// Ends of packages' file names, and the kind of each.
+const KINDS: &[(&str, &str)] = &[
+    (".deb", "deb"),
+    (".rpm", "rpm"),
+    (".AppImage", "appimage"),
+    (".app.tar.gz", "app"),
+    (".msi", "msi"),
+    (".exe", "nsis"),
+];
+/// What packages call processors, and what the compiler does.
+const ARCHITECTURES: &[(&str, &str)] =
+    &[("x86_64", "x86_64"), ("amd64", "x86_64"), ("x64", "x86_64"), ("aarch64", "aarch64"), ("arm64", "aarch64")];
+
 /// What this program runs on and how it came here.
 #[derive(Clone, Debug)]
 pub struct Platform {
@@ -33,6 +46,18 @@ impl Platform {
     fn names(&self) -> Vec<String> {
         let any = format!("{}-{}", self.target, self.arch);
         self.bundle.map(|bundle| format!("{any}-{bundle}")).into_iter().chain([any]).collect()
+    }
+
+    /// Whether a package whose file has this name can be meant for it. A name that says nothing of kind or processor is
+    /// no reason against it.
+    pub(super) fn suits(&self, file: &str) -> bool {
+        let of = |names: &[(&str, &'static str)], is_it: fn(&str, &str) -> bool| {
+            names.iter().find(|(name, _)| is_it(file, name)).map(|(_, meaning)| *meaning)
+        };
+        let kind = of(KINDS, |file, ending| file.ends_with(ending));
+        let arch = of(ARCHITECTURES, |file, name| file.contains(name));
+        let fits_kind = kind.is_none() || self.bundle.is_none() || kind == self.bundle;
+        fits_kind && arch.is_none_or(|arch| arch == self.arch)
     }
 
     /// The address to ask, with what an `endpoint` leaves open filled in.
@@ -121,6 +146,21 @@ mod tests {
             let said = url(&text).unwrap_err();
             assert!(said.contains(why), "{said}");
         }
+    }
+
+    #[test]
+    fn a_package_of_another_kind_or_processor_does_not_suit() {
+        for file in ["Kvasir_1.2.3_amd64.deb", "kvasir.x86_64.deb", "package"] {
+            assert!(HERE.suits(file), "{file}");
+        }
+        for file in ["Kvasir_1.2.3_arm64.deb", "Kvasir_1.2.3_amd64.AppImage", "Kvasir-1.2.3-1.x86_64.rpm", "aarch64"] {
+            assert!(!HERE.suits(file), "{file}");
+        }
+        let image = Platform { bundle: Some("appimage"), ..HERE };
+        assert!(image.suits("Kvasir_1.2.3_amd64.AppImage") && !image.suits("Kvasir_1.2.3_aarch64.AppImage"));
+        let mac = Platform { target: "darwin", arch: "aarch64", bundle: Some("app") };
+        assert!(mac.suits("Kvasir.app.tar.gz") && !mac.suits("Kvasir_1.2.3_x64-setup.exe"));
+        assert!(Platform { bundle: None, ..HERE }.suits("Kvasir_1.2.3_amd64.deb"), "nobody packed it");
     }
 
     #[test]

@@ -137,9 +137,9 @@ impl Releases {
         let Release { version, url, signature, .. } = release.clone();
         let package = download::get(&self.connector, &url, PACKAGE_BYTES_MAX, PACKAGE_WITHIN).await?;
         let package = package.ok_or(ReleaseError::NoPackage(url))?;
-        let (key, bytes) = (Arc::clone(&self.key), package.clone());
+        let (key, bytes, platform) = (Arc::clone(&self.key), package.clone(), self.platform.clone());
         // Half a second for the largest one.
-        let verdict = tokio::task::spawn_blocking(move || key.verify(&bytes, &signature, version)).await;
+        let verdict = tokio::task::spawn_blocking(move || key.verify(&bytes, &signature, version, &platform)).await;
         match verdict {
             Ok(Ok(())) => Ok(package),
             Ok(Err(source)) => Err(ReleaseError::Signature { version, source }),
