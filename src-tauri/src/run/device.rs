@@ -34,6 +34,7 @@ pub(super) fn cpu(threads: usize) -> Result<Arc<dyn ExpertCompute>, AnyError> {
 }
 
 /// This program, as it can be started again: on Linux also after an update has put another file in its place.
+#[cfg(any(feature = "gpu", feature = "desktop"))]
 pub(super) fn own_program() -> Option<PathBuf> {
     if cfg!(target_os = "linux") { Some(PathBuf::from("/proc/self/exe")) } else { std::env::current_exe().ok() }
 }
