@@ -1,5 +1,7 @@
 //! All that the page may ask for. `build.rs` lists these names, and `capabilities/main.json` allows them.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use tauri::ipc::{Channel, Invoke};
 use tauri::{AppHandle, State, Wry};
 use zeroize::Zeroizing;
@@ -137,6 +139,7 @@ async fn remove_everything(confirmed_without_backup: bool, app: AppHandle, shell
     if shell.starts_at_login() == Some(true) {
         shell.start_at_login(&app, false)?;
     }
+    shell.is_removed.store(true, Relaxed);
     shell::quit(&app).await;
     Ok(())
 }
