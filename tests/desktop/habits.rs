@@ -55,13 +55,36 @@ async fn another_language_is_spoken_at_once_in_window_and_menu() {
     let page = Page::open(&mut session, &[]).await;
     let (connection, watcher) = session.host();
     let menu = Menu::of(connection, watcher).await;
+    page.resize(460, 760).await;
     page.go("settings").await;
+    a_refusal_is_seen_where_the_user_is(&page).await;
     page.choose("language", "ja").await;
     page.click("save").await;
     page.until_text("to-home", |text| text == "概要").await;
     assert!(menu.line("Kvasir を開く").await.enabled);
     let lang = page.run("arguments[0](document.documentElement.lang)", json!([])).await;
     assert_eq!(lang, "ja");
+
+    // Whoever closes twice has answered.
+    close_window(&session);
+    page.until_text("closing-title", |text| !text.is_empty()).await;
+    close_window(&session);
+    until("no window", async || (!has_window(&session)).then_some(())).await;
+    assert!(session.state().join("close-explained").exists());
+}
+
+/// Saves what cannot be kept, far down the settings, and goes away again.
+async fn a_refusal_is_seen_where_the_user_is(page: &Page) {
+    page.choose("gateways", "http://nobody.example").await;
+    page.click("save").await;
+    until("the refusal", async || page.sees("problem").await.then_some(())).await;
+    let place = "const box = document.getElementById('problem').getBoundingClientRect();
+        arguments[0](scrollY > 200 && box.top >= 0 && box.bottom <= innerHeight)";
+    page.run("document.getElementById('gateways').scrollIntoView(); arguments[0](true)", json!([])).await;
+    assert_eq!(page.run(place, json!([])).await, true, "it is in the window, far down the page");
+    page.go("home").await;
+    until("no refusal", async || (!page.sees("problem").await).then_some(())).await;
+    page.go("settings").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,11 +120,14 @@ async fn a_wallets_words_are_shown_and_verified_and_bring_it_back_elsewhere() {
     let page = Page::open(&mut elsewhere, &[]).await;
     assert_ne!(page.wallet().await, wallet);
     page.go("wallet").await;
+    page.click("show-phrase").await;
+    page.until_text("words", |text| !text.is_empty()).await;
     page.open_details("restore").await;
     page.paste("restore-phrase", &words.join(" ")).await;
     page.click("restore-now").await;
     page.click("replace-yes").await;
     page.until_text("wallet", |text| text == wallet).await;
+    assert_eq!(page.text("words").await, None, "the words of the wallet before are gone");
 }
 
 /// Fills in the words that are asked for.

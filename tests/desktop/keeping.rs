@@ -49,19 +49,18 @@ async fn receipts_are_the_gateways(page: &Page, fleet: &Fleet, dir: &Path, walle
     .await;
 }
 
+/// A number as English writes it.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let parts = digits.as_bytes().rchunks(3).rev().map(|part| std::str::from_utf8(part).unwrap());
+    parts.collect::<Vec<_>>().join(",")
+}
+
 /// Claims everything; a second claim is refused in words that say why.
 async fn claim_once(page: &Page, fleet: &Fleet, dir: &Path, wallet: &str, owed: u64) {
-    let exact = owed
-        .to_string()
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(|part| std::str::from_utf8(part).unwrap())
-        .collect::<Vec<_>>()
-        .join(",");
     page.go("wallet").await;
     page.click("claim-now").await;
-    page.until_text("claim-exact", |text| text.contains(&format!("{exact} nano-KVR"))).await;
+    page.until_text("claim-exact", |text| text.contains(&format!("{} nano-KVR", grouped(owed)))).await;
     page.click("claim-confirm-no").await;
     let claimable = format!("/v1/wallets/{wallet}/claim");
     assert_eq!(gateway(fleet, dir, &claimable).await["open_nano_kvr"], Value::Null, "nothing was signed");
@@ -71,6 +70,13 @@ async fn claim_once(page: &Page, fleet: &Fleet, dir: &Path, wallet: &str, owed: 
         format!("Kvasir claim v1 | operator {} | wallet {wallet} | lifetime {owed} nano-KVR | ", fleet.operator);
     page.until_text("claim-text", |text| text.starts_with(&signed)).await;
     assert_eq!(gateway(fleet, dir, &claimable).await["open_nano_kvr"], owed, "the gateway has it");
+
+    // What is typed comes on top of what waits, which a smaller claim would take away.
+    page.paste("claim-amount", "0.000000001").await;
+    page.click("claim-now").await;
+    page.until_text("claim-exact", |text| text.contains(&format!("{} nano-KVR", grouped(owed + 1)))).await;
+    page.click("claim-confirm-no").await;
+    page.paste("claim-amount", "").await;
 
     page.click("claim-now").await;
     page.click("claim-confirm-yes").await;

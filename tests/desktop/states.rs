@@ -34,6 +34,13 @@ fn wallet(state: WalletState, backed_up: bool, stored: Stored, needs: Option<Nee
     WalletStatus { state, backed_up, has_phrase: true, stored, needs }
 }
 
+/// A wallet whose key is not where it was.
+fn missing() -> WalletStatus {
+    let problem = problem("key_missing", "expected the key of the wallet in the keyring, got none");
+    let state = WalletState::KeyMissing { address: ADDRESS.to_owned(), problem };
+    wallet(state, false, Stored::None, Some(Needs::Restore))
+}
+
 fn device(id: &str, name: &str, kind: DeviceKind, used: bool, why: Option<&str>) -> Device {
     let memory_bytes = if kind == DeviceKind::Gpu { 24 << 30 } else { 0 };
     Device { id: id.to_owned(), name: name.to_owned(), kind, on: true, used, why: why.map(str::to_owned), memory_bytes }
@@ -106,7 +113,17 @@ fn why(view: &mut View, state: State, code: WhyCode) {
 
 fn unlinked(view: &mut View) {
     let status = &mut view.engine;
-    (status.link, status.slice, status.legs) = (Link::Off, Slice::Nothing, Legs::default());
+    // The gateway still answers for the account.
+    let legs = Legs { gateway: Leg::Up, ..Legs::default() };
+    (status.link, status.slice, status.legs) = (Link::Off, Slice::Nothing, legs);
+}
+
+/// Without an open wallet there is no link, and nobody's account to ask for.
+fn closed(view: &mut View, wallet: WalletStatus) {
+    unlinked(view);
+    why(view, State::Error, WhyCode::NoWallet);
+    view.engine.wallet = wallet;
+    (view.engine.account, view.engine.legs) = (None, Legs::default());
 }
 
 /// All of them.
@@ -125,21 +142,23 @@ fn everyday() -> Vec<Shown> {
             let status = &mut view.engine;
             (status.contributing, status.network, status.account, status.assignments) = (false, None, None, 0);
             status.wallet.backed_up = false;
+            status.legs = Legs::default();
         }),
         with("invitation", &["offer.title", "offer.yes"], |view| {
             unlinked(view);
             why(view, State::Paused, WhyCode::NoNetwork);
             (view.engine.offer, view.engine.network) = (Some(network()), None);
-            (view.engine.contributing, view.engine.account) = (false, None);
+            (view.engine.contributing, view.engine.account, view.engine.legs) = (false, None, Legs::default());
         }),
         with("ready", &["why.not_started", "contribute"], |view| {
             unlinked(view);
             why(view, State::Paused, WhyCode::Paused);
             view.engine.contributing = false;
         }),
-        with("confirm-download", &["download.title", "download.yes", "download.no"], |view| {
+        with("confirm-download", &["download.title", "download.yes", "download.no", "why.confirm_download"], |view| {
             why(view, State::Idle, WhyCode::Downloading);
-            view.engine.slice = Slice::Nothing;
+            view.engine.why_not_earning.args.insert("waits".to_owned(), "confirm".to_owned());
+            (view.engine.slice, view.engine.legs.backbone) = (Slice::Nothing, Leg::Connecting);
             view.engine.confirm_download = Some(ConfirmDownload {
                 needed_bytes: 12_400_000_000,
                 free_disk_bytes: 180_000_000_000,
@@ -170,8 +189,9 @@ fn everyday() -> Vec<Shown> {
             why(view, State::Paused, WhyCode::Paused);
             view.engine.pause = Some(Pause { kind: PauseKind::Hour, until_unix_s: Some(NOW_S + 1800) });
         }),
-        with("standing-by", &["state.idle"], |view| {
-            why(view, State::Idle, WhyCode::StandingBy);
+        with("standing-by", &["state.paused"], |view| {
+            unlinked(view);
+            why(view, State::Paused, WhyCode::StandingBy);
             let detail = "blender".to_owned();
             view.engine.standing_by = Some(StandingBy { reason: Reason::ExclusiveApp, detail, until_unix_s: None });
         }),
@@ -193,19 +213,13 @@ fn troubles() -> Vec<Shown> {
             view.engine.account_problem = Some(problem("gateway_unreachable", "no answer within 10 s"));
         }),
         with("key-missing", &["state.error", "why.no_wallet", "recovery.missing.title", "recovery.link"], |view| {
-            unlinked(view);
-            why(view, State::Error, WhyCode::NoWallet);
-            let missing = problem("key_missing", "expected the key of the wallet in the keyring, got none");
-            let state = WalletState::KeyMissing { address: ADDRESS.to_owned(), problem: missing };
-            view.engine.wallet = wallet(state, false, Stored::None, Some(Needs::Restore));
+            closed(view, missing());
             view.engine.contributing = false;
         }),
         with("no-keyring", &["state.error", "why.no_wallet", "recovery.failed.title"], |view| {
-            unlinked(view);
-            why(view, State::Error, WhyCode::NoWallet);
             let silent = problem("keyring_unavailable", "no Secret Service on the session bus");
             let state = WalletState::Failed { problem: silent };
-            view.engine.wallet = wallet(state, false, Stored::None, Some(Needs::Password));
+            closed(view, wallet(state, false, Stored::None, Some(Needs::Password)));
             view.engine.contributing = false;
         }),
         Shown {
@@ -255,14 +269,10 @@ fn pages() -> Vec<Shown> {
         on("wallet", "wallet-locked", &["recovery.locked.title", "unlock.yes"], |view| {
             let state =
                 WalletState::Failed { problem: problem("wallet_locked", "the wallet's file wants its password") };
-            view.engine.wallet = wallet(state, true, Stored::PasswordFile, Some(Needs::Password));
-            why(view, State::Error, WhyCode::NoWallet);
+            closed(view, wallet(state, false, Stored::PasswordFile, Some(Needs::Password)));
         }),
         on("wallet", "wallet-restore", &["recovery.missing.title", "restore.phrase", "fresh"], |view| {
-            let missing = problem("key_missing", "expected the key of the wallet in the keyring, got none");
-            let state = WalletState::KeyMissing { address: ADDRESS.to_owned(), problem: missing };
-            view.engine.wallet = wallet(state, false, Stored::None, Some(Needs::Restore));
-            why(view, State::Error, WhyCode::NoWallet);
+            closed(view, missing());
         }),
         on("diagnostics", "diagnostics", &["doctor.body", "doctor.run"], |_| {}),
         with("closing", &["closing.title", "closing.yes"], |view| view.is_closing = true),

@@ -63,6 +63,13 @@ async fn without_a_secret_service_a_password_keeps_the_wallet_over_a_restart() {
     page.paste("password", PASSWORD).await;
     page.click("unlock-now").await;
     assert_eq!(page.wallet().await, address);
+    // And another password, now that it is open.
+    page.go("wallet").await;
+    page.open_details("password-more").await;
+    page.paste("new-password", "another long password").await;
+    page.paste("repeat-password", "another long password").await;
+    page.click("set-password").await;
+    page.until_text("password-said", |text| text.contains("with your password")).await;
     page.press("quit").await;
     assert_eq!(session.end().await, 0);
 }
@@ -180,6 +187,8 @@ async fn a_full_disk_is_named_and_no_wallet_is_lost_on_it() {
     until("the problem", async || page.sees("problem").await.then_some(())).await;
     let said = page.text("problem").await.unwrap();
     assert!(said.contains("No space left"), "{said}");
+    let advice = page.text("recovery").await.unwrap();
+    assert!(advice.contains("said above") && !advice.contains("keyring"), "the keyring is not to blame: {advice}");
     page.until_state("error").await;
     assert!(!page.can("contribute").await);
 }

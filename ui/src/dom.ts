@@ -50,12 +50,14 @@ export function sayOrHide(element: HTMLElement, words: string): void {
   element.hidden = words === "";
 }
 
-/// New children; whoever had the keyboard keeps it under the same id.
+/// New children; whoever had the keyboard keeps it under the same id, or else at the first of them that takes it.
 export function refill(parent: HTMLElement, ...children: Child[]): void {
   const before = document.activeElement;
-  const id = before !== null && parent.contains(before) ? before.id : "";
+  const hadIt = before !== null && parent.contains(before);
   parent.replaceChildren(...children.filter((child) => child !== null));
-  if (id !== "") document.getElementById(id)?.focus();
+  if (!hadIt) return;
+  const same = before.id === "" ? null : document.getElementById(before.id);
+  (same ?? parent.querySelector<HTMLElement>("button, input, a, [tabindex]"))?.focus();
 }
 
 /// Calls `render` whenever what it gets is another value than before.

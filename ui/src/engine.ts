@@ -2,7 +2,6 @@
 
 import { Channel, invoke } from "@tauri-apps/api/core";
 import type { ClaimRoom, PauseKind, Problem, ReceiptLine, Settings, View } from "./ipc";
-
 import type { Report } from "./report";
 
 export const engine = {

@@ -29,7 +29,7 @@ function navigation(route: Route): { root: HTMLElement; badge: HTMLElement } {
 /// What there is to say of a newer release, and a button that asks for one.
 function newRelease(): Part & { look: HTMLElement } {
   const look = button("look-release", t("release.look"), () => act(engine.lookForUpdate), "quiet");
-  const words = h("span", { id: "release-words", role: "status" });
+  const words = h("span", { id: "release-words", role: "status", tabindex: -1 });
   const install = button("install-release", t("release.install"), () => act(engine.installUpdate), "quiet");
   const root = h("p", { id: "release", class: "notice", hidden: true }, words, " ", install);
   return {
@@ -37,6 +37,7 @@ function newRelease(): Part & { look: HTMLElement } {
     look,
     update({ new_release: release }) {
       const { kind } = release;
+      const before = document.activeElement;
       root.dataset.kind = kind;
       look.hidden = !["not_known", "newest", "unknown", "failed"].includes(kind);
       install.hidden = kind !== "found" && kind !== "failed";
@@ -45,6 +46,8 @@ function newRelease(): Part & { look: HTMLElement } {
       const version = "version" in release ? release.version : "";
       const why = "problem" in release ? problemWords(release.problem) : "";
       say(words, t(`release.${kind}`, { version, why }));
+      // Whoever pressed what is gone hears what came of it.
+      if ([look, install].some((pressed) => pressed === before && pressed.hidden)) words.focus();
     },
   };
 }
@@ -53,6 +56,7 @@ function newRelease(): Part & { look: HTMLElement } {
 export function frame(route: Route, content: Part): Part {
   const state = h("p", { id: "state", role: "status" });
   const problem = h("p", { id: "problem", class: "notice bad", role: "alert", hidden: true });
+  const trouble = h("p", { id: "trouble", class: "notice bad", role: "alert", hidden: true });
   const tray = h("p", { id: "tray", class: "notice", hidden: true });
   const version = h("span", { id: "version" });
   const release = newRelease();
@@ -62,7 +66,7 @@ export function frame(route: Route, content: Part): Part {
     { class: "frame" },
     h("header", {}, h("h1", {}, "Kvasir"), state),
     nav.root,
-    h("main", {}, problem, tray, release.root, content.root),
+    h("main", {}, problem, trouble, tray, release.root, content.root),
     h(
       "footer",
       {},
@@ -79,9 +83,15 @@ export function frame(route: Route, content: Part): Part {
       document.body.dataset.wallet = status.wallet.kind;
       document.body.dataset.why = status.why_not_earning.code;
       say(state, t(`state.${status.state}`));
-      const wrong = refused() ?? view.opened_problem ?? statusProblem(status);
+      const refusal = refused();
+      const lasting = statusProblem(status);
+      const wrong = refusal ?? view.opened_problem ?? lasting;
       sayOrHide(problem, wrong === null ? "" : problemWords(wrong));
       problem.dataset.code = wrong?.code ?? "";
+      // It stays in sight wherever the click was.
+      problem.classList.toggle("sticks", refusal !== null);
+      const isSaid = lasting === null || lasting.code === wrong?.code;
+      sayOrHide(trouble, isSaid ? "" : problemWords(lasting));
       sayOrHide(tray, view.tray === "shown" ? "" : t(`tray.${view.tray}`));
       nav.badge.hidden = status.wallet.kind !== "ready" || status.wallet.backed_up;
       say(version, `Kvasir ${view.version}`);

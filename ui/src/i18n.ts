@@ -60,12 +60,13 @@ export function nano(text: string): string {
   return number(BigInt(text));
 }
 
-/// KVR from nano-KVR, rounded as the engine rounds; money is never a float before it is short.
+/// KVR from nano-KVR, rounded as the engine rounds; money is never a float.
 export function kvr(text: string, digits = 5): string {
   const unit = 10n ** BigInt(9 - digits);
   const rounded = (BigInt(text) + unit / 2n) / unit;
-  const places = { minimumFractionDigits: digits, maximumFractionDigits: digits };
-  return number(Number(rounded) / 10 ** digits, places);
+  const whole = 10n ** BigInt(digits);
+  const part = String(rounded % whole).padStart(digits, "0");
+  return number(rounded / whole) + t("number.decimal") + part;
 }
 
 export function bytes(value: number): string {

@@ -7,7 +7,7 @@ import { homePage } from "./home/page";
 import { speak, spoken } from "./i18n";
 import { askBeforeTheFirstClose } from "./leaving";
 import { settingsPage } from "./settings/page";
-import { lastView, listen, refresh, show, type Part } from "./store";
+import { forgetRefusal, lastView, listen, refresh, show, type Part } from "./store";
 import { walletPage } from "./wallet/page";
 
 /// The ages go on while nothing else changes.
@@ -38,6 +38,7 @@ listen((view) => {
   askBeforeTheFirstClose(view);
 });
 window.addEventListener("hashchange", () => {
+  forgetRefusal();
   open();
   // Whoever went here by keyboard goes on at the page's beginning.
   document.querySelector<HTMLElement>("main h2")?.focus();

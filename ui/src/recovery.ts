@@ -3,7 +3,16 @@
 import { button, h, say, sayOrHide } from "./dom";
 import { engine } from "./engine";
 import { t } from "./i18n";
+import type { WalletStatus } from "./ipc";
 import { act, type Part } from "./store";
+
+/// What is told apart; the page has said already why, in its notice above.
+function troubleOf(wallet: WalletStatus): "missing" | "locked" | "failed" | "other" {
+  if (wallet.kind === "key_missing") return "missing";
+  if (wallet.needs === "password" && wallet.stored === "password_file") return "locked";
+  const isKeyring = wallet.kind === "failed" && wallet.problem.code === "keyring_unavailable";
+  return isKeyring ? "failed" : "other";
+}
 
 /// `isHere` says whether the means are on this page, or behind a link.
 export function recovery(isHere: boolean): Part {
@@ -23,15 +32,14 @@ export function recovery(isHere: boolean): Part {
   return {
     root,
     update({ engine: { wallet } }) {
-      const isMissing = wallet.kind === "key_missing";
-      const needsPassword = wallet.needs === "password" && wallet.stored === "password_file";
+      const kind = troubleOf(wallet);
       root.hidden = wallet.kind === "ready" || wallet.kind === "opening";
       root.dataset.kind = wallet.kind;
-      const kind = isMissing ? "missing" : needsPassword ? "locked" : "failed";
-      say(heading, t(`recovery.${kind}.title`));
+      say(heading, t(`recovery.${kind === "other" ? "failed" : kind}.title`));
       say(words, t(`recovery.${kind}.body`));
-      sayOrHide(lost, isMissing ? wallet.address : "");
-      retry.hidden = needsPassword;
+      sayOrHide(lost, wallet.kind === "key_missing" ? wallet.address : "");
+      say(retry, kind === "other" ? t("recovery.again") : t("recovery.retry"));
+      retry.hidden = kind === "locked";
     },
   };
 }

@@ -17,9 +17,14 @@ export function lastView(): View | null {
   return last;
 }
 
-/// Why the last click was refused, until the next one.
+/// Why the last click was refused, until the next one or another page.
 export function refused(): Problem | null {
   return refusal;
+}
+
+/// Another page is shown: what was refused on the one before is over.
+export function forgetRefusal(): void {
+  refusal = null;
 }
 
 /// Who is told of views; the page has one root.

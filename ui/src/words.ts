@@ -5,6 +5,8 @@ import type { Account, Link, Problem, Slice, Status } from "./ipc";
 
 /// The engine's word for a program that fills the screen, whose name it does not know.
 const FULLSCREEN = "fullscreen";
+/// And for a download that its owner is asked about.
+const WAITS_FOR_A_YES = "confirm";
 
 /// The catalogue's advice, with the engine's own sentence behind it: that one has the values.
 export function problemWords(problem: Problem): string {
@@ -62,6 +64,8 @@ export function whyWords(status: Status): string {
       const words = isScreen ? t("standing_by.fullscreen") : t(`standing_by.${why.reason}`, { detail: why.detail });
       return why.until_unix_s === null ? words : t("why.and_until", { words, time: until(why.until_unix_s) });
     }
+    case "downloading":
+      return args.waits === WAITS_FOR_A_YES ? t("why.confirm_download") : t("why.downloading");
     case "no_device":
       if (args.code !== "lost" || status.device.kind !== "ready") return t("why.no_device");
       return t("why.device_lost", { device: status.device.name });
@@ -71,10 +75,12 @@ export function whyWords(status: Status): string {
 }
 
 export function creditWords(account: Account | null, problem: Problem | null, nowMs: number): string {
-  if (account === null) return problem === null ? "" : problemWords(problem);
+  const away = t("pay.gateway_away");
+  const isAway = problem?.code === "gateway_unreachable";
+  if (account === null) return problem === null ? "" : t("pay.not_known", { why: isAway ? away : problemWords(problem) });
   const last = account.last_credit_unix_ms;
   const credit = last === null ? t("pay.no_credit") : t("pay.last_credit", { age: ago(nowMs - last) });
   if (problem === null) return credit;
-  const why = problem.code === "gateway_unreachable" ? t("pay.gateway_away") : t("pay.gateway_odd");
+  const why = isAway ? away : t("pay.gateway_odd");
   return t("pay.stale", { credit, age: ago(nowMs - account.asked_unix_ms), why });
 }

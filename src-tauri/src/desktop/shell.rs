@@ -117,11 +117,22 @@ impl Shell {
     /// Whether a window may close now. The first time its page explains first what goes on behind it; somebody who
     /// does not read that closes again.
     pub fn may_close(&self) -> bool {
-        let explained = self.state_dir.join(EXPLAINED).exists() || self.view.borrow().is_closing;
-        if !explained {
-            self.view.send_modify(|view| view.is_closing = true);
+        if self.state_dir.join(EXPLAINED).exists() {
+            return true;
         }
-        explained
+        let was_asked = self.view.borrow().is_closing;
+        self.view.send_modify(|view| view.is_closing = !was_asked);
+        if was_asked {
+            self.keep_explained();
+        }
+        was_asked
+    }
+
+    /// The explanation is given once.
+    fn keep_explained(&self) {
+        if let Err(error) = std::fs::write(self.state_dir.join(EXPLAINED), "") {
+            tracing::warn!(%error, "the next close is explained again");
+        }
     }
 
     /// The explanation was read: the window stays, or closes from now on without a word.
@@ -130,9 +141,7 @@ impl Shell {
         if !closes {
             return;
         }
-        if let Err(error) = std::fs::write(self.state_dir.join(EXPLAINED), "") {
-            tracing::warn!(%error, "the next close is explained again");
-        }
+        self.keep_explained();
         window::destroy_soon(app);
     }
 

@@ -58,7 +58,12 @@ impl Words {
         catalogues()[self.0].get(key).cloned().unwrap_or_else(|| key.to_owned())
     }
 
-    /// The same with one `{name}` filled in.
+    /// What a problem's code means to its reader, if the catalogue has it.
+    pub fn advice(self, code: &str) -> Option<String> {
+        catalogues()[self.0].get(&format!("problem.{code}")).cloned()
+    }
+
+    /// The sentence under `key` with one `{name}` filled in.
     pub fn say_with(self, key: &str, name: &str, value: &str) -> String {
         self.say(key).replace(&format!("{{{name}}}"), value)
     }

@@ -13,19 +13,26 @@ const DAYS_MAX = 30;
 const DAY_MS = 86_400_000;
 const [WIDTH, HEIGHT, BASE] = [300, 90, 76];
 
-/// The days from the first to the last one known, those without credit included.
-export function filled(known: Day[]): Day[] {
+/// Today in the gateway's calendar.
+function today(): string {
+  return new Date().toISOString().slice(0, 10);
+}
+
+/// The days from the first one known to `now`, those without credit included; none when nothing is known.
+export function filled(known: Day[], now: string): Day[] {
   const sorted = [...known].sort((a, b) => a.day.localeCompare(b.day));
-  const last = sorted[sorted.length - 1];
-  if (last === undefined) return [];
+  const newest = sorted[sorted.length - 1]?.day;
+  if (newest === undefined) return [];
+  // A clock that is slow hides no credit.
+  const last = newest > now ? newest : now;
   const amounts = new Map(sorted.map((one) => [one.day, one.nano]));
   const all: Day[] = [];
   for (let at = DAYS_MAX - 1; at >= 0; at--) {
-    const iso = new Date(Date.parse(last.day) - at * DAY_MS).toISOString().slice(0, 10);
+    const iso = new Date(Date.parse(last) - at * DAY_MS).toISOString().slice(0, 10);
     all.push({ day: iso, nano: amounts.get(iso) ?? "0" });
   }
   const first = all.findIndex((one) => amounts.has(one.day));
-  return all.slice(Math.min(first, DAYS_MAX - 7));
+  return all.slice(first < 0 ? DAYS_MAX - 7 : Math.min(first, DAYS_MAX - 7));
 }
 
 function chart(days: Day[]): SVGElement {
@@ -71,8 +78,8 @@ export function earnings(): Part {
   const picture = h("div", {});
   const rows = h("div", {});
   const more = h("details", { id: "earnings-more" }, h("summary", {}, t("earnings.table")), rows);
-  const show = onChange((known: Day[]) => {
-    const days = filled(known);
+  const show = onChange(([known, now]: [Day[], string]) => {
+    const days = filled(known, now);
     more.hidden = days.length === 0;
     refill(picture, days.length === 0 ? h("p", { class: "small" }, t("earnings.none")) : chart(days));
     refill(rows, days.length === 0 ? null : table(days));
@@ -80,7 +87,7 @@ export function earnings(): Part {
   return {
     root: h("section", { id: "earnings", class: "card" }, h("h3", {}, t("earnings.title")), picture, more),
     update({ engine: { account } }) {
-      show(account?.per_day ?? []);
+      show([account?.per_day ?? [], today()]);
     },
   };
 }

@@ -25,8 +25,8 @@ async function deleteSlices(): Promise<string> {
 }
 
 async function removeEverything(): Promise<void> {
-  const wallet = lastView()?.engine.wallet;
-  const isAtRisk = wallet !== undefined && wallet.kind === "ready" && !wallet.backed_up;
+  // One that is not open may have no backup either.
+  const isAtRisk = lastView()?.engine.wallet.backed_up !== true;
   const warning = h("p", { id: "remove-warning", class: "notice bad" }, t("remove.unsaved"));
   const question = {
     id: "remove",

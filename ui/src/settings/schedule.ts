@@ -6,6 +6,8 @@ import type { Hours } from "../ipc";
 import type { Field } from "./fields";
 
 const EVERY_DAY = 0b111_1111;
+/// Where hours may end, and none begin.
+const DAY_MIN = 24 * 60;
 const CLOCK = /^([01]?\d|2[0-3]):([0-5]\d)$|^24:00$/;
 
 /// 90 as 01:30.
@@ -46,7 +48,8 @@ class Row {
   read(): Hours | undefined {
     const [from_min, to_min] = [minutes(this.from.value), minutes(this.to.value)];
     const days = this.days.reduce((mask, box, at) => mask | (box.checked ? 1 << at : 0), 0);
-    return from_min === undefined || to_min === undefined || days === 0 ? undefined : { days, from_min, to_min };
+    const isMeant = from_min !== undefined && from_min < DAY_MIN && to_min !== undefined && days !== 0;
+    return isMeant ? { days, from_min, to_min } : undefined;
   }
 }
 

@@ -1,7 +1,7 @@
 // The wallet's address: as text, to copy, and as a QR code; and where its key is kept.
 
 import qrcode from "qrcode-generator";
-import { button, drawn, h, onChange, refill, say } from "../dom";
+import { button, drawn, h, onChange, refill, say, sayOrHide } from "../dom";
 import { t } from "../i18n";
 import type { WalletStatus } from "../ipc";
 import type { Part } from "../store";
@@ -53,7 +53,8 @@ export function address(): Part {
     say(text, isReady ? wallet.address : wallet.kind === "opening" ? t("address.opening") : t("address.none"));
     row.hidden = !isReady;
     refill(picture, isReady ? code(wallet.address) : null);
-    say(stored, t(`stored.${wallet.stored}`));
+    const isKnown = wallet.stored !== "none" || wallet.kind === "key_missing";
+    sayOrHide(stored, isKnown ? t(`stored.${wallet.stored}`) : "");
   });
   return {
     root: h("section", { class: "card" }, h("h3", {}, t("address.title")), text, row, picture, stored),

@@ -20,6 +20,13 @@ function signed(text: string): HTMLElement {
   return h("div", {}, h("p", { class: "good" }, t("claim.done")), h("p", { id: "claim-text", class: "mono" }, text));
 }
 
+/// Nano-KVR that are signed for: all that there is, or what was typed on top of what waits. A claim takes the place of
+/// the one before, so that it must hold what that one does.
+function sumOf(wish: string | null, room: ClaimRoom): string {
+  if (wish === null || wish === "0") return wish ?? room.nano;
+  return (BigInt(room.waiting_nano) + BigInt(wish)).toString();
+}
+
 /// Whether this amount is meant.
 async function isMeant(amount: string, room: ClaimRoom): Promise<boolean> {
   const exact = h("p", { id: "claim-exact" }, t("claim.confirm.body", { kvr: kvr(amount, 9), nano: nano(amount) }));
@@ -49,7 +56,7 @@ export function claim(): Part {
     refill(said);
     const room = await ask(engine.claimRoom);
     if (room === null) return;
-    const sum = wish ?? room.nano;
+    const sum = sumOf(wish, room);
     // Of nothing there is nothing to confirm: the engine says what is wrong.
     if (sum !== "0" && !(await isMeant(sum, room))) return;
     const made = await ask(() => engine.claim(sum));

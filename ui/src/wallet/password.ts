@@ -1,4 +1,4 @@
-// A password file in place of the keyring, where there is none: made here, and opened with its password.
+// A password file in place of the keyring, where there is none: made here, opened with its password, and given another.
 
 import { h, onChange, say } from "../dom";
 import { engine } from "../engine";
@@ -48,23 +48,25 @@ export function password(): Part {
     first.box.value = second.box.value = "";
     say(said, (await act(() => engine.setPassword(password))) ? t("password.done") : "");
   };
-  const form = h(
-    "form",
-    { id: "password-file", submit },
-    h("p", { class: "small" }, t("password.help")),
-    first.root,
-    second.root,
-    h("div", { class: "row" }, h("button", { id: "set-password", type: "submit" }, t("password.yes")), said),
-  );
-  const details = h("details", { id: "password-more", class: "card" }, h("summary", {}, t("password.title")), form);
-  const show = onChange((isNeeded: boolean) => {
+  const help = h("p", { class: "small" }, t("password.help"));
+  const set = h("button", { id: "set-password", type: "submit" });
+  const row = h("div", { class: "row" }, set, said);
+  const form = h("form", { id: "password-file", submit }, help, first.root, second.root, row);
+  const summary = h("summary", {});
+  const details = h("details", { id: "password-more", class: "card" }, summary, form);
+  const show = onChange(([isNeeded, canChange]: [boolean, boolean]) => {
+    // The keyring keeps what it has.
+    details.hidden = !isNeeded && !canChange;
     details.open = isNeeded;
+    help.hidden = canChange;
+    say(summary, canChange ? t("password.change") : t("password.title"));
+    say(set, canChange ? t("password.change") : t("password.yes"));
   });
   return {
     root: details,
     update({ engine: { wallet } }) {
-      details.hidden = wallet.stored === "password_file";
-      show(wallet.stored === "none" && wallet.needs === "password");
+      const hasFile = wallet.stored === "password_file";
+      show([!hasFile && wallet.needs === "password", hasFile && wallet.kind === "ready"]);
     },
   };
 }

@@ -22,11 +22,14 @@ function wordList(words: string[]): HTMLElement {
 
 export function phrase(): Part {
   const state = h("p", { id: "backed-up" });
-  const stage = h("div", { "aria-live": "polite" });
+  // No live region: nobody wants the words read aloud.
+  const stage = h("div", {});
+  let owner: string | null = null;
   const rest = (): void => refill(stage, button("show-phrase", t("phrase.show"), reveal));
   const reveal = async (): Promise<void> => {
+    const asked = owner;
     const words = await ask(engine.showPhrase);
-    if (words === null) return;
+    if (words === null || asked !== owner) return;
     const next = button("phrase-written", t("phrase.written"), () => question(words.length));
     const hide = button("phrase-hide", t("phrase.hide"), rest, "quiet");
     refill(
@@ -84,10 +87,11 @@ export function phrase(): Part {
     state,
     stage,
   );
-  const show = onChange(([isReady, isSafe, hasPhrase]: [boolean, boolean, boolean]) => {
-    root.hidden = !isReady;
+  const show = onChange(([address, isSafe, hasPhrase]: [string | null, boolean, boolean]) => {
+    root.hidden = address === null;
     // Another wallet, or none: the words of this one are gone.
-    if (!isReady) rest();
+    if (address !== owner) rest();
+    owner = address;
     stage.hidden = !hasPhrase;
     say(state, isSafe ? t("phrase.safe") : hasPhrase ? t("phrase.unsafe") : t("phrase.none"));
     state.className = isSafe ? "good" : "warning";
@@ -96,7 +100,7 @@ export function phrase(): Part {
   return {
     root,
     update({ engine: { wallet } }) {
-      show([wallet.kind === "ready", wallet.backed_up, wallet.has_phrase]);
+      show([wallet.kind === "ready" ? wallet.address : null, wallet.backed_up, wallet.has_phrase]);
     },
   };
 }

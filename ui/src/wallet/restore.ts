@@ -8,8 +8,7 @@ import { act, lastView, type Part } from "../store";
 
 /// What this computer may lose by taking another wallet.
 function risk(): string {
-  const wallet = lastView()?.engine.wallet;
-  return wallet?.kind === "ready" && !wallet.backed_up ? t("replace.unsaved") : t("replace.body");
+  return lastView()?.engine.wallet.backed_up === true ? t("replace.body") : t("replace.unsaved");
 }
 
 async function replace(id: string, title: string, yes: string): Promise<boolean> {
