@@ -196,10 +196,7 @@ async fn what_was_earned_is_claimed_wishes_outlive_restarts_and_everything_can_b
     remove_everything(&page, &session, &wallet).await;
 }
 
-/// Left in the directory by others than the engine: the lock of a program that runs, and what the web view keeps.
-const OTHERS: [&str; 6] = ["lock", "hsts-storage.sqlite", "WebKitCache", "mediakeys", "storage", "CacheStorage"];
-
-/// Nothing but what is not the engine's is left, and whoever has no backup was warned.
+/// Nothing but an empty lock is left, and whoever has no backup was warned.
 async fn remove_everything(page: &Page, session: &Session, wallet: &str) {
     let autostart = session.home.path().join("config/autostart/net.kvasir.app.desktop");
     assert!(autostart.exists() && keyring_entry(session, wallet).len() == 32);
@@ -211,6 +208,6 @@ async fn remove_everything(page: &Page, session: &Session, wallet: &str) {
     assert!(!autostart.exists());
     assert_eq!(keyring_entry(session, wallet), "", "the key is gone");
     let left = std::fs::read_dir(session.state()).into_iter().flatten().map(|entry| entry.unwrap().file_name());
-    let left: Vec<_> = left.filter(|name| !OTHERS.iter().any(|other| name == other)).collect();
+    let left: Vec<_> = left.filter(|name| name != "lock").collect();
     assert!(left.is_empty(), "{left:?}");
 }

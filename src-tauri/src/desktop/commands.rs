@@ -1,5 +1,7 @@
 //! All that the page may ask for. `build.rs` lists these names, and `capabilities/main.json` allows them.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use tauri::ipc::{Channel, Invoke};
 use tauri::{AppHandle, State, Wry};
 use zeroize::Zeroizing;
@@ -140,6 +142,7 @@ async fn remove_everything(confirmed_without_backup: bool, app: AppHandle, shell
         // An emptied program goes on no more for that.
         tracing::warn!(problem.message, "the entry that starts the program stays");
     }
+    shell.is_removed.store(true, Relaxed);
     shell::quit(&app).await;
     Ok(())
 }

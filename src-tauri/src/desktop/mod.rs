@@ -15,6 +15,7 @@ mod tray;
 #[cfg(target_os = "linux")]
 mod tray_host;
 mod updates;
+mod web_data;
 #[cfg(target_os = "linux")]
 mod web_processes;
 mod window;
@@ -22,6 +23,7 @@ mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tauri::{App, AppHandle, Manager, RunEvent, WindowEvent};
 use tokio::runtime::Runtime;
@@ -109,6 +111,7 @@ pub fn run(options: Options, runtime: &Runtime) -> Result<ExitCode, DesktopError
         })
         .setup(move |app| Ok(start(app, options)?))
         .build(context)?;
+    let ended = app.handle().clone();
     let code = app.run_return(|app, event| match event {
         // The last window was closed; only Quit quits.
         RunEvent::ExitRequested { code: None, api, .. } => api.prevent_exit(),
@@ -118,6 +121,13 @@ pub fn run(options: Options, runtime: &Runtime) -> Result<ExitCode, DesktopError
         }
         _ => {}
     });
+    if ended.try_state::<Shell>().is_some_and(|shell| shell.is_removed.load(Relaxed))
+        && let Ok(dir) = ended.path().app_local_data_dir()
+    {
+        #[cfg(target_os = "linux")]
+        web_processes::end_now();
+        web_data::remove(&dir);
+    }
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 

@@ -1,6 +1,7 @@
 //! What the commands, the tray and the window share: the engine and the view of it.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tauri::AppHandle;
@@ -33,6 +34,8 @@ pub(super) struct Shell {
     /// Which GPU the doctor looks for, and how.
     #[cfg(feature = "gpu")]
     pub gpu: Arc<GpuOptions>,
+    /// Everything was removed: what the web view keeps goes too, when it is over.
+    pub is_removed: Arc<AtomicBool>,
     /// What the doctor found last.
     report: Arc<Mutex<Option<Report>>>,
 }
@@ -50,6 +53,7 @@ impl Shell {
             state_dir: state_dir.into(),
             #[cfg(feature = "gpu")]
             gpu: Arc::new(gpu),
+            is_removed: Arc::default(),
             report: Arc::default(),
         }
     }

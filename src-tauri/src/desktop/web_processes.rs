@@ -20,6 +20,11 @@ pub(super) async fn end(app: AppHandle) {
     if !app.webview_windows().is_empty() {
         return;
     }
+    end_now();
+}
+
+/// Ends the process at once.
+pub(super) fn end_now() {
     for pid in children().filter(|pid| name_of(*pid).is_some_and(|name| name == NETWORK)) {
         if let Err(error) = kill_process(pid, Signal::TERM) {
             tracing::debug!(%error, "WebKit's network process stays");
