@@ -39,12 +39,13 @@ async fn receipts_are_the_gateways(page: &Page, fleet: &Fleet, dir: &Path, walle
     let credits = gateway(fleet, dir, &format!("/v1/wallets/{wallet}/credits?after=0")).await;
     let credited: u64 =
         credits["credits"].as_array().unwrap().iter().map(|c| c["amount_nano_kvr"].as_u64().unwrap()).sum();
+    let credited = credited.to_string();
     page.open_details("receipts").await;
     let sum = "arguments[0](String([...document.querySelectorAll('#receipts-table [data-nano]')]
         .reduce((sum, cell) => sum + BigInt(cell.dataset.nano), 0n)))";
     until("receipts of what was credited", async || {
         page.click("receipts-again").await;
-        (page.run(sum, json!([])).await == credited.to_string()).then_some(())
+        (page.run(sum, json!([])).await == credited).then_some(())
     })
     .await;
 }

@@ -218,12 +218,12 @@ mod tests {
     fn program(dir: &Path, line: &str) -> std::path::PathBuf {
         let path = dir.join("kvasir");
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
-        assert!(Command::new("sh").arg("-c").arg(write).arg(&path).arg(line).status().unwrap().success());
+        assert!(Command::new("sh").arg("-c").arg(write).arg(&path).arg(line).status().expect("a shell").success());
         path
     }
 
     fn listed(line: &str) -> Result<Listing, GpuError> {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().expect("a directory");
         let looker = Some(program(dir.path(), line));
         list(&GpuOptions { looker, off: BTreeSet::from(["1:2@3".to_owned()]), ..GpuOptions::default() })
     }
