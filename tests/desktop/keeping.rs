@@ -45,8 +45,7 @@ async fn receipts_are_the_gateways(page: &Page, fleet: &Fleet, dir: &Path, walle
         .reduce((sum, cell) => sum + BigInt(cell.dataset.nano), 0n)))";
     until("receipts of what was credited", async || {
         page.click("receipts-again").await;
-        let shown = page.run(sum, json!([])).await;
-        (shown == credited.as_str()).then_some(())
+        (page.run(sum, json!([])).await == credited).then_some(())
     })
     .await;
 }

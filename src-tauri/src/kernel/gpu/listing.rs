@@ -218,7 +218,7 @@ mod tests {
     fn program(dir: &Path, line: &str) -> std::path::PathBuf {
         let path = dir.join("kvasir");
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
-        assert!(Command::new("sh").arg("-c").arg(write).arg(&path).arg(line).status().expect("a shell runs").success());
+        assert!(Command::new("sh").arg("-c").arg(write).arg(&path).arg(line).status().expect("a shell").success());
         path
     }
 
