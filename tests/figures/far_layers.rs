@@ -15,6 +15,13 @@ fn list<'a>(of: &'a Value, key: &str) -> &'a [Value] {
     of[key].as_array().unwrap_or_else(|| panic!("{SAMPLES}: expected a list {key}, got {}", of[key]))
 }
 
+/// Of the pairs of runs: both of a pair met the same machine.
+fn median(ratios: &[Value]) -> f64 {
+    let mut ratios: Vec<f64> = ratios.iter().map(|ratio| ratio.as_f64().unwrap()).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
 /// One row: `way` is a way's round trip, as it is written; `rtt_ms` as it was measured over that way.
 fn row(table: &mut String, way: &str, rtt_ms: f64, run: &Value, size: &Value) {
     let (streams, local, remote) =
@@ -24,7 +31,7 @@ fn row(table: &mut String, way: &str, rtt_ms: f64, run: &Value, size: &Value) {
         table,
         "| {way} | {} | {streams} | {local:.2} | {remote:.2} | {:.1} % | {:.2} | {:.1} | {:.3} |",
         number(run, "remote_layers"),
-        100.0 * remote / local,
+        100.0 * median(list(size, "of_local")),
         remote / local.min(alone),
         number(size, "lanes"),
         number(size, "wire_bytes_per_token") / 1e6,
